@@ -515,3 +515,32 @@ def test_thresholds_come_from_validation_rows_that_nobody_trained_on(coterie, tm
     assert 0 < threshold < 1
     assert threshold != 0.5
     assert f"yes from {threshold:g} on" in coterie("predict", "final", "mine/a.csv").err
+
+
+@pytest.mark.parametrize("key", ["split_column", "split_time"])
+def test_the_column_that_said_which_rows_are_tested_is_no_input(coterie, tmp_path, key):
+    (tmp_path / "mine").mkdir()
+    draw = torch.Generator().manual_seed(1)
+    for name in "ab":
+        x = torch.randn(60, generator=draw)
+        y = (x + torch.randn(60, generator=draw) > 0).int().tolist()
+        rows = zip(
+            x.tolist(), range(60), ["train", "train", "test"] * 20, y, strict=True
+        )
+        lines = [f"{a:.3f},{when},{part},{c}" for a, when, part, c in rows]
+        (tmp_path / "mine" / f"{name}.csv").write_text(
+            "\n".join(["x,day,part,y", *lines])
+        )
+    column, other = ("part", "day") if key == "split_column" else ("day", "part")
+    settings = ("--set", f"data.{key}={column}", "--set", f'data.drop=["{other}"]')
+    compared = coterie(
+        "compare", "mine", "--label", "y", *settings, "--methods", "local,fedavg",
+        "--rounds", "2", "--seeds", "3", "--no-report", "--out", "run",
+    )  # fmt: skip
+    assert compared.status == 0, compared.err
+    done = coterie(
+        "finalise", "run", "--method", "fedavg", "--client", "a", "--out", "f"
+    )
+    assert done.status == 0, done.err
+    recipe = json.loads((tmp_path / "f" / "preprocess.json").read_text())
+    assert recipe["features"] == ["x"]

@@ -80,7 +80,7 @@ def test_what_only_shows_when_rows_are_encoded_is_a_problem_too(tmp_path):
         folder(tmp_path, a=table(), b=table(age=["1e200"] * N)), label="y"
     )
     assert check.problems == (
-        "column 'age' holds numbers too large to square at b; rescale it or leave it out (drop)",
+        "column 'age' holds numbers too large to square at b; rescale it or say drop = [\"age\"]",
     )
 
 

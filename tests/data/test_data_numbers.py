@@ -184,7 +184,7 @@ REFUSED = {
     ),
     "a slip": (
         [*MANY[:11], "2o"],
-        r"column 'z' has '2o' in data row 12 among numbers; correct that cell, list it under missing",
+        r"column 'z' has '2o' in data row 12 among numbers; correct that cell, or say missing.z = ",
     ),
 }
 

@@ -458,7 +458,7 @@ BAD_FILES = {
     ),
     "mixed": (
         rows(age=[1, 2, 3, "old", 5, 6], town=["U"] * 6, outcome=MANY),
-        r"bad.csv: column 'age' is text \('old' in data row 4\) but number at 'good'; correct that cell, list its code",
+        r"bad.csv: column 'age' is text \('old' in data row 4\) but number at 'good'; correct that cell, or say missing",
     ),
     "label kind": (
         rows(age=range(6), town=["U"] * 6, outcome=["no", "yes"] * 3),
@@ -466,7 +466,7 @@ BAD_FILES = {
     ),
     "dates": (
         rows(age=["2023-01-01"] * 6, town=["U"] * 6, outcome=MANY),
-        r"bad.csv: column 'age' holds dates or times but numbers at 'good'; write it the same way .*, or name it in drop",
+        r"bad.csv: column 'age' holds dates or times but numbers at 'good'; write it the same way .*, or say drop = \[\"age\"\]",
     ),
     "label unit": (
         rows(age=range(6), town=["U"] * 6, outcome=["1 mg", "2 mg"] * 3),
@@ -576,7 +576,7 @@ def test_wrong_folders_are_refused(tmp_path):
         from_folder(tmp_path / "nowhere")
     with pytest.raises(
         InputError,
-        match=r"holds no file to read; put one .csv, .tsv, .xlsx, .parquet, .npz file per client",
+        match=r"holds no file to read; put one .csv, .tsv, .csv.gz, .tsv.gz, .xlsx, .parquet, .dta, .npz file per client",
     ):
         load(tmp_path)
     folder(tmp_path, a=PLAIN)
@@ -624,11 +624,10 @@ def test_damaged_npz_and_parquet_are_refused(tmp_path):
     np.savez(path, x=np.arange(4), y=np.arange(3))
     with pytest.raises(InputError, match=r"a.npz: arrays differ in length"):
         load(tmp_path)
-    np.savez(path, x=np.arange(4) + 1j, y=np.arange(4))
-    with pytest.raises(
-        InputError, match=r"a.npz: array 'x' holds complex128; give numbers or texts"
-    ):
+    np.savez(path, x=np.arange(4) + 1j, z=np.arange(4), y=[0, 1, 0, 1])
+    with pytest.raises(InputError, match=r"a.npz: column 'x' holds complex128, not"):
         load(tmp_path)
+    assert load(tmp_path, drop=["x"]).recipe["features"] == ["z"]
     np.savez(path, x=np.float64(3), y=np.arange(4))
     with pytest.raises(InputError, match=r"array 'x' has shape \[\]; a table needs"):
         load(tmp_path)
@@ -649,12 +648,14 @@ def test_damaged_npz_and_parquet_are_refused(tmp_path):
         InputError, match=r"a.parquet cannot be read as Parquet .*; write it again"
     ):
         load(tmp_path)
-    pq.write_table(pa.table({"x": [[1, 2], [3]], "y": [0, 1]}), tmp_path / "a.parquet")
+    nested = {"x": [[1, 2], [3], [4], [5]], "z": [1, 2, 3, 4], "y": [0, 1, 0, 1]}
+    pq.write_table(pa.table(nested), tmp_path / "a.parquet")
     with pytest.raises(
         InputError,
-        match=r"a.parquet: column 'x' holds list<.*>, not one number or text per row; drop it",
+        match=r"column 'x' holds list<.*>, not one number or text a row, or say drop",
     ):
         load(tmp_path)
+    assert load(tmp_path, drop=["x"]).recipe["features"] == ["z"]
 
 
 def test_dates_of_npz_parquet_and_frames_are_left_out(tmp_path):
@@ -712,3 +713,46 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
         InputError, match=r'the digits need scikit-learn: pip install "coterie\[data\]"'
     ):
         load("digits")
+
+
+def test_packed_tables_and_those_of_stata_are_read_as_csv_is(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"x": range(40), "s": ["u", "v"] * 20, "y": [0, 1, 1, 0] * 10})
+    for kind in ("csv", "csv.gz", "tsv.gz", "dta"):
+        (tmp_path / kind).mkdir()
+    frame.to_csv(tmp_path / "csv" / "a.csv", index=False)
+    frame.to_csv(tmp_path / "csv.gz" / "a.csv.gz", index=False)
+    frame.to_csv(tmp_path / "tsv.gz" / "a.TSV.gz", sep="\t", index=False)
+    labelled = frame.assign(s=pd.Categorical(frame["s"]))
+    labelled.to_stata(tmp_path / "dta" / "a.dta", write_index=False)
+    expected = load(tmp_path / "csv", label="y")
+    for kind in ("csv.gz", "tsv.gz", "dta"):
+        clients = load(tmp_path / kind, label="y")
+        assert clients.names == ("a",)
+        assert clients.fingerprint() == expected.fingerprint(), kind
+    (tmp_path / "csv" / "a.csv.gz").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"both client 'a'; rename one"):
+        load(tmp_path / "csv", label="y")
+    (tmp_path / "csv.gz" / "a.csv.gz").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"a.csv.gz cannot be unpacked .*; pack it"):
+        load(tmp_path / "csv.gz", label="y")
+    (tmp_path / "dta" / "a.dta").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"a.dta cannot be read as Stata .*; save it"):
+        load(tmp_path / "dta", label="y")
+
+
+def test_other_columns_of_the_same_patients_are_another_problem(tmp_path):
+    ids = [f"p{i}" for i in range(40)]
+    folder(
+        tmp_path,
+        clinic=rows(patient=ids, age=range(40), y=[0, 1] * 20),
+        lab=rows(patient=ids[10:], crp=range(30)),
+    )
+    with pytest.raises(
+        InputError,
+        match=r"lab.csv has no label column 'y', and shares with 'clinic'.*join the files by it first; .*vertical federated",
+    ):
+        load(tmp_path, label="y")
+    folder(tmp_path, lab=rows(patient=[f"q{i}" for i in range(30)], crp=range(30)))
+    with pytest.raises(InputError, match="although 'clinic' has it"):
+        load(tmp_path, label="y")

@@ -196,7 +196,7 @@ def test_numbers_that_are_too_large_name_their_client(tmp_path):
     )
     with pytest.raises(
         InputError,
-        match=r"column 'x' holds numbers too large to square at c; rescale it or leave it out",
+        match=r"column 'x' holds numbers too large to square at c; rescale it or say drop",
     ):
         data.from_folder(place, label="y")
 

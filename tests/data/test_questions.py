@@ -202,7 +202,7 @@ def test_a_scale_with_another_zero_is_asked_about_of_inputs_and_labels(tmp_path,
     folder(tmp_path, a=percent[0], b=percent[1], c=percent[2], d=rows(**rest[0]))
     assert asked(tmp_path, label=label) == (
         "hba1c: numbers at d are many times those of the others, or a small part; the same unit? Then keep = "
-        '["hba1c"], else correct that file or drop them'
+        '["hba1c"], else correct that file or say drop = ["hba1c"]'
     )
     assert asked(tmp_path, label=label, keep=["hba1c"]) == ""
 

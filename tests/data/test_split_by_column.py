@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from csv_files import folder, notes, rows
+from defects import plain
 
 from coterie.base.errors import InputError
-from coterie.config.data import Split
+from coterie.config.data import Split, Tables
 from coterie.data import load
 from coterie.data.dealing import deal
+from coterie.data.tables.check import check_folder
 
 N = 60
 WRITERS = [("anna", "ben", "cem", "dora")[i * i % 7 // 2 + i % 2] for i in range(N)]
@@ -154,3 +156,67 @@ def test_missing_users_and_data_without_columns_are_refused(tmp_path):
         load(path, label="y", split={"kind": "column", "column": "user"})
     with pytest.raises(InputError, match="needs a data set with named columns"):
         deal(Split(kind="column", column="user"), [0, 1], seed=0)
+
+
+PARTS = {
+    "a": {"x": range(30), "kind": ["u", "v"] * 15, "y": ["no", "yes"] * 15},
+    "b": {"x": [*range(29), "2 mm"], "kind": [""] * 30, "y": [0, 0, 1] * 10},
+    "c": {"x": ["unknown"] * 30, "kind": range(30), "y": ["No", "Yes", ""] * 10},
+}
+CLASSES = {"no": ["no", "0", "No"], "yes": ["yes", "1", "Yes"]}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"drop": ["x", "kind"]},
+        {"drop": ["x"], "categorical": ["kind"]},
+        {"drop": {"b": ["x"], "c": ["kind"]}},
+        {"drop": {"b": ["x"], "*": ["kind"]}},
+        {"drop": {"d": ["x"]}},
+        {"missing": {"x": ["2 mm"]}, "rename": {"c": {"kind": "sort"}}},
+        {"missing": {"x": ["2 mm"]}, "categorical": ["kind"]},
+    ],
+    ids=str,
+)
+def test_a_table_is_the_folder_of_its_parts(tmp_path, settings):
+    """Types, settings by client and sentences are those of files of their own; `classes` maps what each of them writes."""
+    parts = {
+        name: {**columns, "z": np.arange(30) % 7} for name, columns in PARTS.items()
+    }
+    (tmp_path / "files").mkdir()
+    folder(tmp_path / "files", **{n: rows(**columns) for n, columns in parts.items()})
+    lines = [
+        f"{name},{line}"
+        for name, columns in parts.items()
+        for line in rows(**columns).splitlines()[1:]
+    ]
+    table = tmp_path / "all.csv"
+    table.write_text("\n".join(["site,x,kind,y,z", *lines]) + "\n")
+    settings = {**settings, "label": "y", "classes": CLASSES, "unlabelled": "drop"}
+    split = {"kind": "column", "column": "site"}
+
+    def outcome(path, **more):
+        checked = check_folder(path, tables=Tables(**settings), **more)
+        try:
+            clients = load(path, **settings, **more)
+        except InputError as error:
+            said = plain(str(error))
+            return said, said in map(plain, checked.problems)
+        return clients.fingerprint(), checked.problems == clients.questions
+
+    expected = outcome(tmp_path / "files")
+    assert outcome(table, split=split) == expected
+    assert expected[1]
+
+
+def test_a_sentence_names_the_row_of_the_file(tmp_path):
+    cells = ["1", "2", "3", "4", "<5", "6", "7", "8"] * 2
+    path = (
+        folder(tmp_path, t=rows(s=["a", "b"] * 8, x=cells, y=[0, 0, 1, 1] * 4))
+        / "t.csv"
+    )
+    with pytest.raises(
+        InputError, match=r"a of .*t.csv: column 'x' has '<5' in data row 5"
+    ):
+        load(path, label="y", split={"kind": "column", "column": "s"})

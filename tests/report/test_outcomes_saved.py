@@ -157,3 +157,43 @@ def test_a_threshold_is_chosen_on_validation_rows_that_no_method_trained_on(
 def _youden(risks: Any, labels: Any, cut: float) -> float:
     called = risks >= cut
     return float(called[labels == 1].mean() - called[labels == 0].mean())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_several_labels_have_a_share_each(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(90, 3, generator=draw)
+    labels = (inputs > torch.tensor([-1.0, 0.0, 1.0])).to(dtype)
+    clients = ct.data.from_tensors({"a": (inputs, labels)}, seed=0)
+    settings = ct.RunSettings(loss="binary")
+    run = ct.fit(
+        ct.Local(), clients, torch.nn.Linear(3, 3), rounds=1, settings=settings
+    )
+    client = clients["a"]
+    assert client.test is not None
+    assert client.validation is not None
+    _, tensors = outcomes(run, clients, "binary")
+    known = torch.cat([client.train.labels, client.validation.labels]).double()
+    shares = (known.sum(0) + 1) / (len(known) + 2)
+    truth = client.test.labels.double()
+    losses = -(truth * shares.log() + (1 - truth) * (1 - shares).log())
+    assert tensors["constant_loss"].tolist() == pytest.approx(losses.mean(1).tolist())
+
+
+def test_positions_that_are_ignored_cost_the_constant_nothing() -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(60, 4, generator=draw)
+    labels = (inputs[:, :3] > 0).long()
+    labels[:, 1], labels[::2, 2] = -100, -100
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Unflatten(1, (2, 3)))
+    clients = ct.data.from_tensors({"a": (inputs, labels)}, seed=0)
+    run = ct.fit(ct.Local(), clients, model, rounds=1)
+    client = clients["a"]
+    assert client.test is not None
+    assert client.validation is not None
+    _, tensors = outcomes(run, clients)
+    known = torch.cat([client.train.labels, client.validation.labels])
+    counts = torch.tensor([int((known == c).sum()) for c in (0, 1)]).double() + 1
+    costs = -(counts / counts.sum()).log()
+    expected = [float(costs[row[row >= 0]].mean()) for row in client.test.labels]
+    assert tensors["constant_loss"].tolist() == pytest.approx(expected)

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from coterie.base.cures import Cure
 
 CRASH = "coterie-crash.txt"
 """The file that holds the traceback of an error that nobody expected."""
@@ -29,7 +32,7 @@ class CoterieError(Exception):
     """Base of all errors that coterie raises on purpose: one line of at most 600 characters.
 
     Args:
-        sentence: What is wrong, where, and what to do.
+        sentence: What is wrong, where, and what to do. The settings that an `Advice` offers stay with the error as `cures`.
 
     >>> import coterie as ct
     >>> issubclass(ct.InputError, ct.CoterieError), issubclass(ct.RunError, ct.CoterieError)
@@ -40,6 +43,7 @@ class CoterieError(Exception):
         super().__init__(
             shorten(" ".join(map(str.strip, str(sentence).splitlines())), LONGEST)
         )
+        self.cures: tuple[Cure, ...] = getattr(sentence, "cures", ())
 
 
 class InputError(CoterieError, ValueError):

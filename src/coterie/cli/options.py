@@ -379,7 +379,7 @@ def _add_results(commands: Any) -> None:
     )
     predict.add_argument("folder", help="the run directory, or what finalise wrote")
     predict.add_argument(
-        "file", help="CSV, Excel, Parquet or npz file with the client's columns"
+        "file", help="CSV, Excel, Parquet, Stata or npz file with the client's columns"
     )
     predict.add_argument(
         "--client",

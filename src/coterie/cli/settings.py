@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -50,9 +52,8 @@ def tables_of_command(
     )  # by a program, which may have split its rows
     preset_folds = tables.get("split", {}).pop("folds", 0)
     override(tables, args)
-    tested_elsewhere = {"parts", "unseen", "test"} & {
-        *tables.get("split", {})
-    } or "split_column" in tables["data"]
+    tested_elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})}
+    tested_elsewhere |= {"split_column", "split_time"} & {*tables["data"]}
     if (
         preset_folds
         and not named
@@ -93,7 +94,7 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     texts = flag_texts(args)
     choices = {f"{table}.{name}" for table, name in CHOICES.items()}
     for setting in args.settings:
-        if setting.partition("=")[0] in choices:
+        if _key_and_value(setting)[0] in choices:
             set_key(tables, setting)
     by_option: dict[tuple[str, str], Key] = {}
     for key in (key for key in keys_with_flags() if key.path in texts):
@@ -170,6 +171,22 @@ def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
     )
 
 
+def _key_and_value(setting: str) -> tuple[str, str]:
+    """Return the two sides of KEY=VALUE, blanks around them aside; both empty where there is no equals sign.
+
+    The last part of a key may be in quotes, as TOML writes the name of a column that has blanks, points or an equals sign.
+
+    >>> _key_and_value('data.missing."a = b" = [0]')
+    ('data.missing.a = b', '[0]')
+    """
+    match = re.fullmatch(rf"((?:{_QUOTED}|[^\"=])*)=(.*)", setting, re.DOTALL)
+    if match is None:
+        return "", ""
+    path, text = match[1].strip(), match[2].strip()
+    quoted = re.fullmatch(rf"(.*?)\.({_QUOTED})", path)
+    return (f"{quoted[1]}.{json.loads(quoted[2])}" if quoted else path), text
+
+
 def set_key(tables: dict[str, Any], setting: str) -> None:
     """Write one `--set KEY=VALUE` into the tables of an experiment."""
     from coterie.config.keys import DECLARED
@@ -178,11 +195,11 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
     labels = {label_of(m): m for m in tables.get("methods", [])}
     prefixes = [label for label in labels if setting.startswith(f"{label}.")]
     label = max(prefixes, key=len, default="")  # which may have dots
-    path, equals, text = setting.removeprefix(label).partition("=")
+    path, text = _key_and_value(setting.removeprefix(label))
     head, _, key_path = path.partition(".")
     head = label or head
     listed = head in LISTED
-    if not (equals and (key_path or listed)):
+    if not (path and (key_path or listed)):
         raise InputError(
             f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5"
         )
@@ -242,6 +259,9 @@ def _of_method(name: str, field: str, value: Any) -> Any:
         )
     return value
 
+
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+"""A text in quotes, in a regular expression."""
 
 LISTED = {
     "filters": "filters.top-k.share=.1, or filters=top-k",

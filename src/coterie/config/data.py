@@ -56,6 +56,9 @@ class Tables:
         group: column that says which rows belong together, such as those of a patient; they stay in one part of the split, and the
             column is no input.
         missing: values that stand for "missing", by column: {"cholesterol": [0]}.
+        not_missing: words that are values of a column although they often mean "missing", such as None for "no allergy":
+            {"allergy": ["None"]}. Words that `classes` lists are values of the label anyhow.
+        lists: columns whose cells hold several words, and what stands between them: {"drugs": ";"}. Each word becomes an input.
         rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
         rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
             nobody trained with; 0 pools nothing.
@@ -63,6 +66,8 @@ class Tables:
         unit: unit of a label that is a number, for reports.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
+        split_time: column of dates or numbers, such as years, by which each client's rows are split: the newest are tested, and the
+            oldest train. The column is no input.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
         arrays: whether npz files hold arrays of inputs (images, sequences of tokens), used as they are, and no tables; None: those
             with an array of three or more dimensions do.
@@ -86,12 +91,15 @@ class Tables:
     keep: Annotated[tuple[str, ...], Flag(metavar="A,B")] = ()
     group: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
     missing: Mapping[str, Any] = field(default_factory=dict)
+    not_missing: Mapping[str, Any] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, Any] = field(default_factory=dict)
     rare: Annotated[int, COUNT] = 0
     meaning: str | None = None
     unit: str | None = None
     unlabelled: Annotated[str, one_of("refuse", "drop")] = "refuse"
     split_column: str | None = None
+    split_time: str | None = None
     server_file: str | None = None
     arrays: bool | None = None
 
@@ -100,6 +108,11 @@ class Tables:
             raise InputError(
                 "above makes classes of the label; drop it or task = 'regression'"
             )
+        for key in ("split_column", "group"):
+            if self.split_time is not None and getattr(self, key) is not None:
+                raise InputError(
+                    f"split_time and {key} both say which rows are tested; drop one of them"
+                )
         if isinstance(self.classes, Mapping):
             if self.above is not None:
                 raise InputError(
@@ -131,6 +144,10 @@ class Tables:
             },
         )
         object.__setattr__(self, "missing", codes_of(self.missing))
+        object.__setattr__(
+            self, "not_missing", codes_of(self.not_missing, "not_missing")
+        )
+        object.__setattr__(self, "lists", _separators(self.lists))
         object.__setattr__(self, "rename", _renames(self.rename))
 
     @property
@@ -203,17 +220,31 @@ def _cell(value: Any) -> str:
     return legible(value) if isinstance(value, str) else spell(value)
 
 
-def codes_of(missing: Mapping[str, Any] | None) -> dict[str, Missing]:
-    """Return the values that stand for "missing" as a list per column. Raises `InputError` for what is neither."""
+def _separators(lists: Any) -> dict[str, str]:
+    """Return what stands between the words of each column. Raises `InputError` for what is no text."""
+    valid = isinstance(lists, Mapping) and all(
+        isinstance(separator, str) and separator.strip() for separator in lists.values()
+    )
+    if not valid:
+        raise InputError(
+            f'lists = {_as_file(lists)} must be a table of columns and what stands between their words, such as {{drugs = ";"}}'
+        )
+    return {str(column): separator.strip() for column, separator in lists.items()}
+
+
+def codes_of(
+    missing: Mapping[str, Any] | None, key: str = "missing"
+) -> dict[str, Missing]:
+    """Return the values of `key` as a list per column: those that stand for "missing". Raises `InputError` for what is neither."""
     if missing is not None and not isinstance(missing, Mapping):
         raise InputError(
-            f"missing = {_as_file(missing)} must be a table of columns and their codes, such as {{cholesterol = [0]}}"
+            f"{key} = {_as_file(missing)} must be a table of columns and their codes, such as {{cholesterol = [0]}}"
         )
     out: dict[str, Missing] = {}
     for column, codes in (missing or {}).items():
         listed = list(codes) if isinstance(codes, list | tuple | set) else [codes]
         if not all(isinstance(code, str | int | float) for code in listed):
-            raise InputError(f"missing: codes of {column!r} must be numbers or texts")
+            raise InputError(f"{key}: codes of {column!r} must be numbers or texts")
         out[str(column)] = listed
     return out
 

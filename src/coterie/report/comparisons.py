@@ -87,7 +87,16 @@ class Comparisons:
 
     def decides(self, client: str, metric: str) -> bool:
         """Return True if this metric may decide for this client."""
-        return metric != "auc" or self.rarest(client) >= FEWEST_OF_A_CLASS
+        if metric != "auc":
+            return True
+        # Of several labels rows are compared by their mean loss alone.
+        if self.label_counts(client):
+            return False
+        return self.rarest(client) >= FEWEST_OF_A_CLASS
+
+    def label_counts(self, client: str) -> list[tuple[float, float]]:
+        """Test rows of a client without and with each of several labels; empty unless rows have several."""
+        return self.outcomes.label_counts(self.results.against or "", client)
 
     def deciding(self, client: str | None) -> tuple[str, ...]:
         """The metrics that decide: AUC and log-loss, in regression the RMSE (without one, the loss)."""
@@ -305,13 +314,20 @@ class Comparisons:
 
     @cache_answers
     def smallest_at(self, client: str, metric: str) -> float:
-        """The smallest effect of interest at a client: that of the log-loss follows from how common each class is there."""
+        """The smallest effect of interest at a client: that of the log-loss follows from how common each class is there.
+
+        Of several labels it is the mean over labels, as their loss is.
+        """
         if (
             metric != "loss"
             or not self.results.classification
             or own_loss(self.results.experiment)
         ):
             return self.smallest
+        of_labels = self.label_counts(client)
+        if of_labels:
+            effects = [smallest_effect(pair, self.smallest) for pair in of_labels]
+            return sum(effects) / len(effects)
         counts = self.class_counts(client)
         return self.smallest if not counts else smallest_effect(counts, self.smallest)
 

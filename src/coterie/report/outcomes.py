@@ -126,9 +126,9 @@ class Outcomes:
                     tensors[key][low:high]
                     for key in ("numbers", "loss", "constant_loss")
                 )
-                labels, outputs, patients, boosted = (
+                labels, outputs, patients, boosted, marks = (
                     tensors[k][low:high] if k in tensors else None
-                    for k in ("labels", "outputs", "patients", "boosted_loss")
+                    for k in ("labels", "outputs", "patients", "boosted_loss", "marks")
                 )
                 by_client[client] = Rows(
                     numbers,
@@ -139,6 +139,7 @@ class Outcomes:
                     float(threshold),
                     patients=patients,
                     boosted=boosted,
+                    marks=marks,
                 )
             return by_client
 
@@ -293,6 +294,19 @@ class Outcomes:
             if rows.classes and rows.labels is not None and len(rows.labels)
         ]
         return [float(c) for c in np.mean(counts, axis=0)] if counts else []
+
+    def label_counts(self, method: str, client: str) -> list[tuple[float, float]]:
+        """Test rows without and with each of several labels, mean over seeds; empty unless rows have several."""
+        marks = [
+            rows.marks
+            for rows in self.rows(method, client).values()
+            if rows.marks is not None
+        ]
+        if not marks:
+            return []
+        present = np.mean([table.sum(axis=0) for table in marks], axis=0)
+        total = float(np.mean([len(table) for table in marks]))
+        return [(total - float(count), float(count)) for count in present]
 
 
 def site_test_rows(

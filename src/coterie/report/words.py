@@ -536,7 +536,12 @@ def _caveats(results: Results, shown: int) -> list[str]:
         texts.append(
             f"Shown: the {shown} of {total} clients with the largest gains and losses."
         )
-    rare = [c for c in results.clients if not results.comparisons.decides(c, "auc")]
+    rare = [
+        client
+        for client in results.clients
+        if not results.comparisons.decides(client, "auc")
+        and not results.comparisons.label_counts(client)
+    ]
     if compared and results.classification and "auc" in results.metrics and rare:
         reason = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
         has = "has" if len(rare) == 1 else "have"

@@ -105,6 +105,8 @@ def settings_of_file(settings: Tables, table: Table, site: str) -> Tables:
         },
         categorical=tuple(c for c in fitted.categorical if c in table.columns),
         missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
+        not_missing={c: w for c, w in fitted.not_missing.items() if c in table.columns},
+        lists={c: sign for c, sign in fitted.lists.items() if c in table.columns},
     )
 
 

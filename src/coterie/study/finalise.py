@@ -15,7 +15,7 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import json_rows, write_atomically
-from coterie.config.data import DEFAULT_PARTS
+from coterie.config.data import DEFAULT_PARTS, EVERY_FILE
 from coterie.config.registry import DATASETS
 from coterie.config.run import MethodEntry
 from coterie.run.evaluation import add_metrics
@@ -151,9 +151,13 @@ def _on_all_rows(experiment: Experiment) -> Experiment:
     )
     used = {part: share for part, share in parts.items() if part != "test"}
     shares = {part: share / sum(used.values()) for part, share in used.items()}
-    data = {
-        key: value for key, value in experiment.data.items() if key != "split_column"
-    }
+    data = dict(experiment.data)
+    if column := data.pop("split_column", None):
+        # It says which rows were tested, and is no input of the final model either.
+        drop = data.get("drop", ())
+        by_client = drop if isinstance(drop, Mapping) else {EVERY_FILE: drop}
+        everywhere = [*by_client.get(EVERY_FILE, ()), column]
+        data["drop"] = {**by_client, EVERY_FILE: everywhere}
     return replace(experiment, data=data, split={**experiment.split, "parts": shares})
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie import models
 from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
+from coterie.base.cures import Advice
 from coterie.base.errors import InputError
 from coterie.base.vector import Layout, copy_model
 from coterie.compute.linear import require_linear
@@ -38,13 +39,11 @@ from coterie.study.layout import Pair, median_rounds
 def check_everything(experiment: Experiment, clients: Clients) -> None:
     """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
     run = experiment.run
-    if "folder" in experiment.data and clients.questions:
-        remainder = (
-            f" ({len(clients.questions) - 1} more: coterie check)"
-            if len(clients.questions) > 1
-            else ""
-        )
-        raise InputError(f"{clients.questions[0]}{remainder}")
+    if clients.questions:
+        question, *others = clients.questions
+        remainder = f" ({len(others)} more: coterie check)" if others else ""
+        cures = question.cures if isinstance(question, Advice) else ()
+        raise InputError(Advice(f"{question}{remainder}", cures))
     most = len(clients)
     if run.clients_per_round is not None and run.clients_per_round > most:
         raise InputError(

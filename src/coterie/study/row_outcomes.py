@@ -11,6 +11,7 @@ One file per method and seed, safetensors, of all clients that have test rows be
   own training rows (`compute/boosted.py`), where these are a rival;
 - `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
   validation rows; NaN where there are none, or the method trained on them;
+- `marks` int8 [R, C], where a row has a label of 0 or 1 for each of several classes: these labels;
 - `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts) and the kind of the loss is not
   "own"; those of a regression are in the unit of the label, while its losses are squared errors of the standardised label.
 """
@@ -26,10 +27,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from coterie.base.clients import Client, Clients
 from coterie.base.files import write_tensors
-from coterie.base.loss import Kind, RowLoss
+from coterie.base.loss import IGNORED, Kind, RowLoss
 from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
 from coterie.compute.boosted import losses_of_classes, losses_of_numbers
@@ -164,6 +166,8 @@ def of_rows(
         ):  # on numbers of classes too, which are then numbers like others
             tensors |= {k: scale.undo(tensors[k]) for k in ("labels", "outputs")}
             tensors["labels"] = tensors["labels"].to(tensors["outputs"].dtype)
+    if test.labels.ndim == 2 and workspace.loss.kind == "multilabel":
+        tensors["marks"] = test.labels.to(torch.int8)
     kind = workspace.loss.kind if workspace.loss.own is None else "own"
     tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
     numbers = client.test_numbers
@@ -209,7 +213,10 @@ def _table(part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
-    """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined."""
+    """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined.
+
+    Of several labels each has a share of its own. Positions whose label is `IGNORED` do not count.
+    """
     if kind == "regression":
         return (
             ((test - train.double().mean()) ** 2)
@@ -220,13 +227,20 @@ def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
     if kind == "own":
         return torch.full((len(test),), torch.nan, dtype=torch.float64)
     # One added row per class: a class without training rows would cost an infinite loss.
-    counts = (
-        torch.bincount(
-            train.reshape(-1), minlength=int(max(train.max(), test.max())) + 1
-        ).double()
-        + 1
-    )
-    return -(counts / counts.sum()).log()[test].reshape(len(test), -1).mean(dim=1)
+    if kind == "multilabel":
+        shares = (train.double().sum(dim=0) + 1) / (len(train) + 2)
+        losses = F.binary_cross_entropy(
+            shares.expand(test.shape), test.double(), reduction="none"
+        )
+        return losses.flatten(1).mean(dim=1)
+    # Masks and 0/1 may be stored as floats: the loss has said that they are classes.
+    train, test = train.long(), test.long()
+    known, counted = train[train != IGNORED], test != IGNORED
+    highest = max(0, *(int(v.max()) for v in (known, test) if v.numel()))
+    counts = torch.bincount(known, minlength=highest + 1).double() + 1
+    losses = -(counts / counts.sum()).log()[test.where(counted, 0)] * counted
+    per_row = counted.reshape(len(test), -1).sum(dim=1).clamp(min=1)
+    return losses.reshape(len(test), -1).sum(dim=1) / per_row
 
 
 def _content_numbers(part: Part) -> NDArray[np.int64]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from coterie.base.cures import Advice, Cure, either
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import (
     alike,
@@ -19,13 +20,12 @@ from coterie.base.spelling import (
     listing,
     names_event,
     names_time_to_event,
-    quote_toml,
     spell,
     variants,
 )
 from coterie.config.data import Tables
 from coterie.data.tables import recipe
-from coterie.data.tables.cells import complaint, with_signs
+from coterie.data.tables.cells import complaint, cures_of, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES
 from coterie.data.tables.recipe import (
     ENOUGH_TO_TELL,
@@ -48,6 +48,15 @@ FEW_CLASSES = 10
 
 LONGEST = 300
 """Characters of a sentence."""
+
+MAPPING = "classes = {no = [...], yes = [...]}"
+"""What a sentence says where only the user knows which value means what."""
+
+_WORDS = {
+    "no": {"0", "no", "n", "false", "negative", "neg", "absent", "control"},
+    "yes": {"1", "yes", "y", "true", "positive", "pos", "present", "case"},
+}
+"""Words of a label that mean the same everywhere, folded."""
 
 FEW_CATEGORIES = 30
 """Texts up to so many are taken for categories without a remark."""
@@ -95,6 +104,8 @@ def draft_recipe(
         ("drop", dropped),
         ("categorical", settings.categorical),
         ("missing", settings.missing),
+        ("not_missing", settings.not_missing),
+        ("lists", settings.lists),
     ):
         for column in named:
             with guard():
@@ -115,7 +126,10 @@ def draft_recipe(
     )
     for column in (c for c in ordered if c not in dropped):
         with guard():
-            spec, notes = _column(column, clients, column in settings.categorical)
+            chosen = column in settings.categorical or column in settings.lists
+            spec, notes = _column(column, clients, chosen)
+            if spec is not None and column in settings.lists:
+                spec["separator"] = settings.lists[column]
             if (
                 of_survival
                 and spec is not None
@@ -139,7 +153,7 @@ def draft_recipe(
             f"label {settings.label}: {remark}"
             for remark in _remarks_on_classes(label, clients, settings)
         ]
-    return {
+    draft: Draft = {
         "version": 2,
         "label": label,
         "columns": columns,
@@ -158,6 +172,9 @@ def draft_recipe(
         ]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
+    if settings.not_missing:
+        draft["not_missing"] = {k: list(v) for k, v in settings.not_missing.items()}
+    return draft
 
 
 def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
@@ -171,12 +188,15 @@ def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
         key=lambda c: (len(have[c]), c),
     )
     for i, name in enumerate(partial):
-        for candidate in partial[i + 1 :]:
+        # The commonest name first: one answer is enough where several clients have names of their own.
+        for candidate in reversed(partial[i + 1 :]):
             if not have[name] & have[candidate] and alike(name, candidate):
                 client, other = min(have[name]), min(have[candidate])
-                yield (
+                cures = Cure("rename", {name: candidate}), Cure("drop", [name])
+                yield Advice(
                     f"{clients[client]['source']} has a column {name!r} where {other!r} has {candidate!r}; are they the same? Then say "
-                    f"rename = {{{quote_toml(name)} = {quote_toml(candidate)}}}, else drop = [{quote_toml(name)}]"
+                    f"{cures[0]}, else {cures[1]}",
+                    cures,
                 )
 
 
@@ -199,8 +219,13 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
         return None, [f"{word} {listing(listed)}"]
     for name, told in have.items():
         if "problem" in told:
+            kind, (row, cell) = told["problem"], told["example"]
+            cures = cures_of(column, kind, cell)
             raise InputError(
-                f"{clients[name]['source']}: column {column!r} {complaint(told['problem'], *told['example'])}"
+                Advice(
+                    f"{clients[name]['source']}: column {column!r} {complaint(kind, row, cell)}, or say {either(cures)}",
+                    cures,
+                )
             )
     have = {name: told for name, told in have.items() if told["kind"] != "empty"}
     kinds = {told["kind"] for told in have.values()}
@@ -211,9 +236,13 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
             next(n for n, a in have.items() if (a["kind"] == "date") is is_date)
             for is_date in (True, False)
         )
+        drop = Cure("drop", [column])
         raise InputError(
-            f"{clients[dates]['source']}: column {column!r} holds dates or times but {have[site]['kind']}s at {site!r}; write it the "
-            "same way in all files, or name it in drop"
+            Advice(
+                f"{clients[dates]['source']}: column {column!r} holds dates or times but {have[site]['kind']}s at {site!r}; write it "
+                f"the same way in all files, or say {drop}",
+                [drop],
+            )
         )
     if "date" in kinds:
         return None, [
@@ -233,9 +262,13 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
             n for n, told in have.items() if told["kind"] in ("number", "boolean")
         )
         row, example = have[texts]["example"]
+        cures = cures_of(column, "text", example)
         raise InputError(
-            f"{clients[texts]['source']}: column {column!r} is text ({example!r} in data row {row}) but {have[client]['kind']} "
-            f"at {client!r}; correct that cell, list its code under missing, or name the column in categorical or drop"
+            Advice(
+                f"{clients[texts]['source']}: column {column!r} is text ({example!r} in data row {row}) but {have[client]['kind']} "
+                f"at {client!r}; correct that cell, or say {either(cures)}",
+                cures,
+            )
         )
     if kinds <= {"number", "boolean"} and not chosen:
         return _numbers(column, clients, have)
@@ -243,7 +276,7 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
 
 
 def _numbers(column: str, clients: Told, have: Told) -> Drafted:
-    signs = _signs(f"column {column!r}", clients, have)
+    signs = _signs(f"column {column!r}", clients, have, [Cure("drop", [column])])
     rows = sum(clients[name]["rows"] for name in have)
     if rows >= ENOUGH_TO_TELL and all(
         about.get("identifier") for about in have.values()
@@ -276,7 +309,9 @@ def _numbers(column: str, clients: Told, have: Told) -> Drafted:
     return spec, remarks
 
 
-def _signs(column: str, clients: Told, have: Told) -> list[str]:
+def _signs(
+    column: str, clients: Told, have: Told, cures: Sequence[Cure] = ()
+) -> list[str]:
     """The signs of a column of numbers, the same at all clients, thousands commas apart. Raises `InputError` if they differ."""
     by_client = {
         name: sorted({*about["signs"]} - {","}) for name, about in have.items()
@@ -284,9 +319,13 @@ def _signs(column: str, clients: Told, have: Told) -> list[str]:
     reference = next(iter(by_client))
     for name, signs in by_client.items():
         if signs != by_client[reference]:
+            choice = f", or say {either(cures)}" if cures else ""
             raise InputError(
-                f"{clients[name]['source']}: {column} has numbers {with_signs(signs)} but {with_signs(by_client[reference])} at "
-                f"{reference!r}; write it the same way in all files"
+                Advice(
+                    f"{clients[name]['source']}: {column} has numbers {with_signs(signs)} but {with_signs(by_client[reference])} at "
+                    f"{reference!r}; write it the same way in all files{choice}",
+                    cures,
+                )
             )
     return by_client[reference]
 
@@ -351,10 +390,14 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
     kinds = {a["kind"]: client for client, a in labels.items()}
     if len(kinds) > 1:
         (kind_here, client), (kind_there, other) = sorted(kinds.items())[:2]
+        cures = map_to_classes(v for a in labels.values() for v in a["values"])
         raise InputError(
-            f"label {name!r} is {kind_here} at {client!r} ({clients[client]['source']}) but {kind_there} at {other!r} "
-            f"({clients[other]['source']}); write it the same way in all files, or map "
-            "all values, the positive class last: classes = {no = [...], yes = [...]}"
+            Advice(
+                f"label {name!r} is {kind_here} at {client!r} ({clients[client]['source']}) but {kind_there} at {other!r} "
+                f"({clients[other]['source']}); write it the same way in all files, or map all values, the positive class last: "
+                f"{either(cures) if cures else MAPPING}",
+                cures,
+            )
         )
     kind = next(iter(kinds))
     signs = _signs(f"label {name!r}", clients, labels)
@@ -404,6 +447,21 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
             )
         spec["classes"] = list(settings.class_names)
     return spec
+
+
+def map_to_classes(values: Iterable[str]) -> list[Cure]:
+    """Return the mapping of a label's values to no and yes; nothing where a value is not known to mean either.
+
+    >>> [str(cure) for cure in map_to_classes(["0", "yes", "1", "No"])]
+    ['classes = {"no" = ["0", "No"], "yes" = ["1", "yes"]}']
+    """
+    by_class: dict[str, list[str]] = {"no": [], "yes": []}
+    for value in sorted(set(values)):
+        name = next((key for key, words in _WORDS.items() if fold(value) in words), "")
+        if not name:
+            return []
+        by_class[name].append(value)
+    return [Cure("classes", by_class)] if all(by_class.values()) else []
 
 
 def _cut_at(name: str, threshold: float) -> list[str]:
@@ -461,18 +519,15 @@ def _refuse_variants(name: str, labels: Told) -> None:
         ]
         question = (
             f"label {name!r} is {' and '.join(where)}: one class or {len(group)}? Write it the same way in all files, or map "
-            "all values, the positive class last: classes = {"
+            "all values, the positive class last: "
         )
         by_class: dict[str, list[str]] = {}
         for value in values:
-            by_class.setdefault(fold(value), []).append(quote_toml(value))
-        cure = ", ".join(
-            f"{quote_toml(key)} = [{', '.join(spelled)}]"
-            for key, spelled in sorted(by_class.items())
-        )
-        raise InputError(
-            f"{question}{cure if len(question) + len(cure) < LONGEST else 'no = [...], yes = [...]'}}}"
-        )
+            by_class.setdefault(fold(value), []).append(value)
+        cure = Cure("classes", dict(sorted(by_class.items())))
+        if len(question) + len(str(cure)) >= LONGEST:
+            raise InputError(f"{question}{MAPPING}")
+        raise InputError(Advice(f"{question}{cure}", [cure]))
 
 
 def _is_quantity(
@@ -491,16 +546,15 @@ def _is_quantity(
         return True
     limit = MANY_CATEGORIES if task == "classification" else MANY_CLASSES
     if distinct > limit:
-        cure = (
-            'say task = "regression" or task = "classification"'
-            if task is None and kind == "number"
-            else ""
-        )
-        cure = (
-            cure
-            or f"at most {limit} classes can be told apart here; choose another label"
-        )
-        raise InputError(f"label {name!r} has {distinct} different values; {cure}")
+        start = f"label {name!r} has {distinct} different values; "
+        if task is not None or kind != "number":
+            raise InputError(
+                f"{start}at most {limit} classes can be told apart here; choose another label"
+            )
+        cures = [Cure("task", "regression")]
+        if distinct <= MANY_CATEGORIES:
+            cures.append(Cure("task", "classification"))
+        raise InputError(Advice(f"{start}say {either(cures)}", cures))
     return False
 
 
@@ -522,8 +576,9 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     variance = squares.sum(0) / count.clamp(min=1)
     pooled, extents = torch.stack([mean, variance]), replies.squares + replies.means**2
     for j, column in enumerate(numbers):
+        cures = [Cure("drop", [column["name"]])]
         column["mean"], column["scale"] = _scale(
-            f"column {column['name']!r}", pooled[:, j], extents[:, j], draft
+            f"column {column['name']!r}", pooled[:, j], extents[:, j], draft, cures
         )
     if label["task"] == "regression":
         label["mean"], label["scale"] = _scale(
@@ -556,7 +611,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
             else [f"{c['name']}={v}" for v in c["categories"]]
         )
     ]
-    return {
+    fitted: Recipe = {
         "version": draft["version"],
         "label": label,
         "columns": columns,
@@ -569,10 +624,17 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
             *notes,
         ],
     }
+    if "not_missing" in draft:
+        fitted["not_missing"] = draft["not_missing"]
+    return fitted
 
 
 def _scale(
-    column: str, moments_of: Tensor, extents: Tensor, draft: Draft
+    column: str,
+    moments_of: Tensor,
+    extents: Tensor,
+    draft: Draft,
+    cures: Sequence[Cure] = (),
 ) -> tuple[float, float]:
     """Return mean and scale from the pooled mean and variance. `extents`: squares of each client, for the name of the one to blame."""
     mean, variance = moments_of.tolist()
@@ -585,8 +647,12 @@ def _scale(
             if not math.isfinite(extent)
         ]
         places = f" at {listing(where)}" if where else ""
+        choice = f" or say {either(cures)}" if cures else ""
         raise InputError(
-            f"{column} holds numbers too large to square{places}; rescale it or leave it out (drop)"
+            Advice(
+                f"{column} holds numbers too large to square{places}; rescale it{choice}",
+                cures,
+            )
         )
     return mean, 1.0 if _is_constant(
         mean, variance

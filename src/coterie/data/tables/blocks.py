@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.spelling import legible
-from coterie.data.tables.cells import NOTHING, number
+from coterie.data.tables.cells import NOTHING, are_padded, number
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -66,6 +66,19 @@ class Plain:
                 for low, high in zip(starts, stops, strict=True)
             ]
         return cells
+
+    def is_padded(self, column: int) -> bool:
+        """Return True for a column of whole numbers of as many digits each, some with zeros in front."""
+        numbers = self.numbers[column]
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers) or numbers.min() < 0 or (numbers % 1 != 0).any():
+            return False
+        block, ends = self._blocks[0]
+        first_cell = block[ends[0, column - 1] + 1 if column else 0 : ends[0, column]]
+        width = len(first_cell.strip())
+        if numbers.min() >= 10.0 ** (width - 1):  # without a zero to spare
+            return False
+        return are_padded(self.cells(column))
 
 
 def parse(text: str, separator: str) -> Plain | None:

@@ -6,14 +6,16 @@ Numbers may have signs, commas and units: what is read, and what is refused with
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.base.cures import Cure
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import fold, legible, spell
 from coterie.config.data import Missing
@@ -36,6 +38,13 @@ _DATE = re.compile(
 )
 
 
+_ORDERED_DATE = re.compile(
+    r"(?P<year_first>\d{4})([-/.]?(?P<month_first>\d{1,2}))([-/.]?(?P<day_first>\d{1,2}))?(?!\d)"
+    r"|(?P<day_last>\d{1,2})\.(?P<month_last>\d{1,2})\.(?P<year_last>\d{4})"
+)
+"""Dates that begin with the year, or have points between day, month and year: those that only one order of numbers can mean."""
+
+
 @dataclass(frozen=True)
 class Column:
     """The values of one column at one client, as numbers or as texts.
@@ -46,6 +55,9 @@ class Column:
         texts: [rows] of str, None where missing; None for the other kinds.
         signs: what stood beside the numbers: "%", "," for thousands, or a currency.
         unknown: cells such as "unknown" and "-": missing among numbers, and all that a column of texts has.
+        words: cells that mean "missing" to some and a value to others, such as None, and how many rows have each; of texts.
+        padded: whether these are whole numbers of as many digits each, some with zeros in front.
+        separator: what stands between the words of a cell, of a column of lists; else empty.
         problem: (kind, data row, cell) if these are probably numbers that cannot be read; `numbers.complaint` says it.
     """
 
@@ -54,6 +66,9 @@ class Column:
     texts: Texts | None = None
     signs: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    words: tuple[tuple[str, int], ...] = ()
+    padded: bool = False
+    separator: str = ""
     problem: tuple[str, int, str] | None = None
 
     def __len__(self) -> int:
@@ -97,6 +112,48 @@ class Column:
             else self.texts
         )
 
+    @cached_property
+    def memberships(self) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """The different categories; and each pair of a row and a category that it has: rows and codes, int64 [pairs].
+
+        A row has one category, or none; of a column of lists one for each of its words.
+        """
+        names, codes = self.levels
+        if not self.separator:
+            rows = np.flatnonzero(codes >= 0)
+            return names, rows, codes[rows]
+        words = [_words(name, self.separator) for name in names]
+        distinct = [*dict.fromkeys(word for listed in words for word in listed)]
+        place = {word: j for j, word in enumerate(distinct)}
+        pairs = [
+            (row, place[word])
+            for row, code in enumerate(codes.tolist())
+            if code >= 0
+            for word in words[code]
+        ]
+        rows, numbers = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return distinct, rows, numbers
+
+    def with_rows(self, numbers: NDArray[np.int64]) -> Column:
+        """Return the column with the row of its problem as the source counts it; `numbers`: the row of the source for each row."""
+        if self.problem is None:
+            return self
+        kind, row, cell = self.problem
+        return replace(self, problem=(kind, int(numbers[row - 1]) + 1, cell))
+
+    def where(self, keep: NDArray[np.bool_]) -> Column:
+        """Return the column of the rows to keep, bool [rows]."""
+        numbers = None if self.numbers is None else self.numbers[keep]
+        texts = None if self.texts is None else self.texts[keep]
+        column = replace(self, numbers=numbers, texts=texts)
+        return column if column.present.any() else replace(column, kind="empty")
+
+
+def _words(cell: str, separator: str) -> list[str]:
+    """Return the different words of a cell of a list."""
+    words = (word.strip() for word in cell.split(separator))
+    return [*dict.fromkeys(word for word in words if word)]
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -104,6 +161,8 @@ class Reading:
 
     Attributes:
         missing: per column the values that stand for "missing".
+        not_missing: per column the words that do not, although they would in others.
+        lists: per column what stands between the words of a cell.
         categorical: columns whose cells are texts even if they look like numbers.
         rename: {name in the file: name to use}; a file that has the new name already keeps both.
         drop: columns that are not read, by their new names.
@@ -113,6 +172,12 @@ class Reading:
     categorical: Collection[str] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     drop: Collection[str] = ()
+    not_missing: Mapping[str, Missing] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict)
+
+    def is_text(self, key: str) -> bool:
+        """Return True for a column whose cells must be read as they are written, even if all look like numbers."""
+        return key in self.categorical or key in self.not_missing or key in self.lists
 
     def names(self, header: Sequence[str]) -> list[str]:
         """The name to use for each column of a file; empty for one that is not read."""
@@ -147,6 +212,7 @@ class Table:
         notes: sentences about what reading left out.
         renamed: columns of the source that have another name here.
         groups: int64 [rows], the same number for rows that belong together; None where nothing says so.
+        rows: int64 [rows], the number of each row in the source, from 0; None where all of them are here.
     """
 
     name: str
@@ -156,10 +222,21 @@ class Table:
     notes: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
+    rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         column = next(iter(self.columns.values()))
         return len(column.value_names if column.numbers is None else column.numbers)
+
+    def data_row(self, row: int | np.integer[Any]) -> int:
+        """Return what a sentence calls a row: its number in the source, from 1."""
+        return int(row if self.rows is None else self.rows[row]) + 1
+
+    def where(self, keep: NDArray[np.bool_]) -> Table:
+        """Return the table of the rows to keep, bool [rows], before they are split into parts."""
+        numbers = np.arange(len(self)) if self.rows is None else self.rows
+        columns = {key: column.where(keep) for key, column in self.columns.items()}
+        return replace(self, columns=columns, rows=numbers[keep])
 
 
 def _spell_as(kind: str, value: float) -> str:
@@ -182,7 +259,7 @@ def from_numbers(
         return Column("empty", numbers, **properties)
     if _are_dates(numbers[~np.isnan(numbers)]):
         dates = np.array(
-            ["date" if is_present else None for is_present in ~np.isnan(numbers)],
+            [None if np.isnan(value) else spell(value) for value in numbers],
             dtype=object,
         )
         return Column("date", None, dates)
@@ -223,29 +300,44 @@ def from_texts(
     *,
     comma: Comma = "",
     category: bool = False,
+    not_missing: Missing = (),
 ) -> Column:
     """A column of cells: numbers if all that are not missing are numbers, then booleans, dates, else texts.
 
-    `comma`: what a comma in a number means. `category`: texts whatever they look like.
+    Args:
+        cells: As they are written; None for none.
+        missing: Values that stand for "missing".
+        comma: What a comma in a number means.
+        category: Texts whatever they look like.
+        not_missing: Words that are values although they often mean "missing".
     """
     codes = {fold(str(code)) for code in missing}
-    if not category:
+    values = {fold(str(word)) for word in not_missing}
+    if not category and not values:
         quick = _quick_numbers(cells, codes)
         ambiguous = comma in ("decimal", "unseen") and any(
             "." in cell for cell in cells if cell
         )
         if quick is not None and not ambiguous:
-            return from_numbers(quick, missing)
-    meaning = {cell: _clean(cell, codes, comma) for cell in set(cells)}
+            return from_numbers(quick, missing, padded=are_padded(cells))
+    meaning = {
+        cell: legible(cell)
+        if cell is not None and fold(cell) in values
+        else _clean(cell, codes, comma)
+        for cell in set(cells)
+    }
     texts = np.empty(len(cells), dtype=object)
     texts[:] = [meaning[cell] for cell in cells]
     distinct = {text for text in meaning.values() if text is not None}
+    words = _words_for_missing(cells, codes | values)
     if category or not distinct:
-        return Column("text" if distinct else "empty", None, texts)
+        return Column("text" if distinct else "empty", None, texts, words=words)
     unknown = {text for text in distinct if text.lower() in UNKNOWN}
+    unknown -= {text for text in unknown if fold(text) in values}
     values_written = distinct - unknown
     if not values_written:
-        return Column("text", None, texts, unknown=tuple(sorted(unknown)))
+        unknown_words = tuple(sorted(unknown))
+        return Column("text", None, texts, unknown=unknown_words, words=words)
     booleans = {text: _BOOLEAN.get(text.lower()) for text in values_written}
     if None not in booleans.values():
         return from_numbers(
@@ -267,11 +359,11 @@ def from_texts(
         )
         == 1
     ):
-        values = {
+        value_of = {
             text: value.value for text, value in read.items() if value is not None
         }
         return from_numbers(
-            [values.get(text, np.nan) for text in texts],
+            [value_of.get(text, np.nan) for text in texts],
             missing,
             signs=tuple(
                 sorted({sign for signs_of_cell in signs for sign in signs_of_cell})
@@ -281,7 +373,30 @@ def from_texts(
     dates = sum(_DATE.fullmatch(text) is not None for text in values_written)
     if 4 * dates >= 3 * len(values_written):
         return Column("date", None, texts)
-    return Column("text", None, texts, problem=problem(texts.tolist(), read))
+    found = problem(texts.tolist(), read)
+    return Column("text", None, texts, words=words, problem=found)
+
+
+def _words_for_missing(
+    cells: Sequence[str | None], answered: Collection[str]
+) -> tuple[tuple[str, int], ...]:
+    """Return the cells that may or may not mean "missing", as they are written, with the rows of each; none that is answered."""
+    counts = Counter(cell.strip() for cell in cells if cell)
+    found = {
+        cell: rows
+        for cell, rows in counts.items()
+        if cell.lower() in IN_DOUBT and fold(cell) not in answered
+    }
+    return tuple(sorted(found.items()))
+
+
+def are_padded(cells: Sequence[str | None]) -> bool:
+    """Return True if all cells are digits, as many in each, and some begin with a zero that no number needs."""
+    written = {cell for cell in cells if cell}
+    digits = [cell for cell in written if cell.isdecimal()]
+    widths = {len(cell) for cell in written}
+    zeros = any(cell.startswith("0") for cell in digits)
+    return zeros and len(digits) == len(written) and len(widths) == 1 < min(widths)
 
 
 def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
@@ -294,6 +409,34 @@ def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
         return None
     ambiguous = comma in ("decimal", "unseen") and thousands_dots({text}, "decimal")
     return text if ambiguous else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+
+
+def times_of(column: Column) -> Floats | None:
+    """Return when each row was, in an order that numbers show: a column's numbers, or its dates as yyyymmdd; NaN where missing.
+
+    None for dates that can be read in two ways (1/2/2023), and for what is neither.
+
+    >>> times_of(from_texts(["2023-01-17", "17.2.2023"], ())).tolist()
+    [20230117.0, 20230217.0]
+    """
+    if column.numbers is not None:
+        return column.numbers
+    if column.kind != "date" or column.texts is None:
+        return None
+    times = np.full(len(column.texts), np.nan)
+    for row, text in enumerate(column.texts.tolist()):
+        if text is None:
+            continue
+        match = _ORDERED_DATE.match(text)
+        if match is None:
+            return None
+        parts = {key: int(value) for key, value in match.groupdict("0").items()}
+        year, month, day = (
+            parts[f"{key}_first"] + parts[f"{key}_last"]
+            for key in ("year", "month", "day")
+        )
+        times[row] = 10_000 * year + 100 * month + day
+    return times
 
 
 def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | None:
@@ -312,6 +455,9 @@ Comma = Literal["decimal", "unseen", "thousands", ""]
 
 UNKNOWN = frozenset({"-", "--", ".", "unknown", "missing", "n.a."})
 """Cells that mean "missing" in a column of numbers, in lower case; among texts they are a value like others."""
+
+IN_DOUBT = UNKNOWN | {"none", "na", "n/a"}
+"""Cells that say of one column that nothing is known, and are a value of another, such as None among allergies; in lower case."""
 
 _ENOUGH_NUMBERS = 10  # distinct numbers from which on a few texts among them are slips and no categories
 _FEW_UNITS = 3
@@ -346,15 +492,21 @@ _KINDS = {
 
 _COMPLAINTS: Mapping[str, str] = {
     "infinite": "is {cell} in data row {row}; give a finite number or leave the cell empty",
-    "bound": "has {cell!r} in data row {row} among numbers; write a number (such as half the limit), list it under missing{choice}",
-    "unit": "has {cell!r} in data row {row}; write the number alone, without its unit{choice}",
-    "mark": "has {cell!r} in data row {row}; write the number alone, without a mark{choice}",
-    "minus": "has {cell!r} in data row {row}; write a negative number with a minus in front{choice}",
-    "pair": "has {cell!r} in data row {row}; write two numbers in two columns{choice}",
-    "comma": "has {cell!r} in data row {row}; write decimals with a point and thousands without a sign{choice}",
-    "sign": "has {cell!r} in data row {row}, while other cells have another sign or none; write all the same way{choice}",
-    "text": "has {cell!r} in data row {row} among numbers; correct that cell, list it under missing{choice}",
+    "bound": "has {cell!r} in data row {row} among numbers; write a number (such as half the limit)",
+    "unit": "has {cell!r} in data row {row}; write the number alone, without its unit",
+    "mark": "has {cell!r} in data row {row}; write the number alone, without a mark",
+    "minus": "has {cell!r} in data row {row}; write a negative number with a minus in front",
+    "pair": "has {cell!r} in data row {row}; write two numbers in two columns",
+    "comma": "has {cell!r} in data row {row}; write decimals with a point and thousands without a sign",
+    "sign": "has {cell!r} in data row {row}, while other cells have another sign or none; write all the same way",
+    "text": "has {cell!r} in data row {row} among numbers; correct that cell",
+    "nested": "holds {cell}, not one number or text a row",
 }
+SHOWN = 40
+"""Characters of a cell that a sentence shows."""
+
+_CODES_FOR_MISSING = ("infinite", "bound", "text")
+"""Problems of single cells: such a cell may as well be taken as missing."""
 
 
 class Written(NamedTuple):
@@ -378,18 +530,29 @@ def with_signs(signs: Sequence[str]) -> str:
     )
 
 
-def complaint(
-    kind: str,
-    row: int,
-    cell: str,
-    choice: str = ", or name the column in categorical or drop",
-) -> str:
-    """Return the defect of a column of numbers and its cure, to be put behind its name. `choice`: what else may be done.
+def complaint(kind: str, row: int, cell: str) -> str:
+    """Return the defect of a column of numbers and how to correct it, to be put behind its name.
 
     >>> complaint("infinite", 3, "inf")
     'is inf in data row 3; give a finite number or leave the cell empty'
     """
-    return _COMPLAINTS[kind].format(cell=cell[:40], row=row, choice=choice)
+    return _COMPLAINTS[kind].format(cell=cell[:SHOWN], row=row)
+
+
+def cures_of(column: str, kind: str, cell: str, *, label: bool = False) -> list[Cure]:
+    """Return the settings with which a column can be used, or left out, although its cells are as `complaint` says.
+
+    >>> [str(cure) for cure in cures_of("crp", "bound", "<5")]
+    ['missing.crp = ["<5"]', 'categorical = ["crp"]', 'drop = ["crp"]']
+    """
+    cures = []
+    if kind in _CODES_FOR_MISSING and len(cell) < SHOWN:
+        cures.append(Cure("missing", {column: [cell]}))
+    if not label and kind not in ("infinite", "nested"):
+        cures.append(Cure("categorical", [column]))
+    if not label:
+        cures.append(Cure("drop", [column]))
+    return cures
 
 
 def number(cell: str | float, comma: Comma = "") -> float | None:

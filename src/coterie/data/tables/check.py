@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coterie.base.cures import Advice
 from coterie.base.errors import InputError
 from coterie.base.files import path_exists
 from coterie.base.rows import tensors_by_name
@@ -35,6 +36,7 @@ from coterie.data.tables.read import (
     files_of,
     holds_arrays,
     notes_on_other_files,
+    open_sheet,
     read,
     reading_of,
 )
@@ -97,6 +99,7 @@ class TableCheck:
 
     Attributes:
         problems: sentences; with one of them no run would start. Questions, each with the setting for either answer, are among them.
+            The settings are also objects: `cures` of each `Advice`.
         notes: sentences about what a run would leave out, map or impute.
         label: the column to predict; None if that is not known.
         columns: by column and client, in the order of the tables.
@@ -122,6 +125,7 @@ class TableCheck:
         """The same for JSON."""
         return {
             "problems": self.problems,
+            "cures": [_lines_of_cures(problem) for problem in self.problems],
             "notes": self.notes,
             "label": self.label,
             "clients": self.clients,
@@ -133,6 +137,10 @@ class TableCheck:
         }
 
 
+def _lines_of_cures(problem: str) -> list[str]:
+    return [*map(str, problem.cures)] if isinstance(problem, Advice) else []
+
+
 class _Problems(list[str]):
     """Sentences of errors that were met."""
 
@@ -141,7 +149,7 @@ class _Problems(list[str]):
         try:
             yield
         except InputError as error:
-            self.append(str(error))
+            self.append(Advice(str(error), error.cures))
 
 
 def check_folder(
@@ -165,13 +173,13 @@ def check_folder(
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
     if path_exists(path, Path.is_file):
+        dealt = Split.parse(split, kind=None).kind is not None
         with problems.collect():
-            by_client = {path.stem: read(path, reading_of(settings))}
-        if by_client and Split.parse(split, kind=None).kind is not None:
-            with problems.collect():
-                by_client, notes = deal_table(
-                    by_client[path.stem], settings, seed=seed, split=split
-                )
+            sheet = open_sheet(path, reading_of(settings))
+            by_client = {} if dealt else {sheet.name: sheet.table(reading_of(settings))}
+            if dealt:
+                by_client, notes = deal_table(sheet, settings, seed=seed, split=split)
+        if dealt:
             split = within(split)
     else:
         for client, file in files_of(path).items():
@@ -189,7 +197,7 @@ def _check_arrays(
     try:
         clients = from_folder(path, tables=settings, split=split, seed=seed)
     except InputError as error:
-        return TableCheck((str(error),), (), None, {}, ())
+        return TableCheck((Advice(str(error), error.cures),), (), None, {}, ())
     columns: dict[str, dict[str, Facts]] = {}
     for client in clients:
         parts = [part for _, part in client.parts()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client, Clients
+from coterie.base.cures import Advice, Cure, either
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists
 from coterie.base.rows import Part
-from coterie.base.spelling import alike, quote_toml, rows_left_out, variants
+from coterie.base.spelling import alike, names_rows, rows_left_out, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.config.rules import explain_keywords
 from coterie.data.dealing import deal
@@ -23,17 +24,22 @@ from coterie.data.parts import stratified
 from coterie.data.splits import number_names
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import (
+    NOTHING,
     Column,
     Reading,
     Table,
     are_whole,
     complaint,
+    cures_of,
     number,
+    times_of,
 )
 from coterie.data.tables.read import (
+    Sheet,
     files_of,
     holds_arrays,
     notes_on_other_files,
+    open_sheet,
     read,
     read_frame,
     reading_of,
@@ -67,7 +73,7 @@ def from_folder(
     seed: int = 0,
     name: str | None = None,
 ) -> Clients:
-    """Make one client of each CSV, TSV, Excel, Parquet or npz file in the folder `path`; a client has the file's name.
+    """Make one client of each CSV, TSV (also packed, .csv.gz), Excel, Parquet, Stata or npz file in `path`; it has the file's name.
 
     The clients use the columns that all share; the others, dates, identifiers and columns without a value are left out,
     and `notes` says so. Two columns whose names are nearly the same, and two values of the label that differ only in
@@ -98,9 +104,8 @@ def from_folder(
     """
     settings = tables if label is None else replace(tables, label=label)
     if path_exists(path := Path(path), Path.is_file):
-        dealt, notes = deal_table(
-            read(path, reading_of(settings)), settings, seed=seed, split=split
-        )
+        sheet = open_sheet(path, reading_of(settings))
+        dealt, notes = deal_table(sheet, settings, seed=seed, split=split)
         clients = from_tables(
             dealt,
             settings,
@@ -179,32 +184,41 @@ def from_frames(
 
 
 def deal_table(
-    table: Table,
+    sheet: Sheet,
     settings: Tables,
     *,
     seed: int,
     split: Split | Mapping[str, Any] | None,
 ) -> tuple[dict[str, Table], tuple[str, ...]]:
-    """Return the tables that `split` deals the rows of one to, by client, and notes. Raises `InputError` if it does not say how."""
+    """Return the tables that `split` deals the rows of one to, by client, and notes.
+
+    A client's table is what it would be as a file of its own: whether its columns hold numbers or texts is told from its rows. So
+    all that is said of a folder, and cured there, holds for one table. Raises `InputError` if `split` does not say how to deal.
+    """
     rule = Split.parse(split, kind=None)
     if rule.kind is None:
         raise InputError(
-            f"{table.source} is a file; give the folder with one file per client, or say with [split] kind how its rows are dealt to "
+            f"{sheet.source} is a file; give the folder with one file per client, or say with [split] kind how its rows are dealt to "
             "clients"
         )
     if rule.kind == "target-groups" or rule.unseen or rule.flip or rule.test != "own":
         raise InputError(
             "[split] target-groups, unseen, flip and test do not apply to a table; leave them out"
         )
-    settings = fit_to(settings, {table.name: table})
-    label = str(settings.label)
-    ready, notes = _without_gaps(_map_classes(table, settings), settings)
-    strata = _strata(ready.columns[label], settings)
-    labels = (
-        ready.columns[label].numbers
-        if strata is None
-        else np.unique(strata, return_inverse=True)[1]
-    )
+    whole = sheet.table(replace(reading_of(settings), drop=()))
+    label = label_of(settings, {whole.name: whole})
+    check_label(whole, label, {whole.name: whole})
+    settings = replace(settings, label=label)
+    if rule.kind == "column":
+        # Whose row it is follows from that column alone: the labels of each client are read with its own rows.
+        ready, notes = _without_unlabelled(whole, settings)
+        labels: NDArray[Any] | None = None
+    else:
+        ready, notes = _without_gaps(_map_classes(whole, settings), settings)
+        strata = _strata(ready.columns[label], settings)
+        labels = ready.columns[label].numbers
+        if strata is not None:
+            labels = np.unique(strata, return_inverse=True)[1]
 
     def column(name: str) -> NDArray[Any]:
         if name == label:
@@ -213,12 +227,12 @@ def deal_table(
             )
         if name not in ready.columns:
             raise InputError(
-                f"{table.source} has no column {name!r}; {nearest(name, ready.columns)}"
+                f"{sheet.source} has no column {name!r}; {nearest(name, ready.columns)}"
             )
         values = ready.columns[name].value_names
         for group in variants(str(value) for value in values if value is not None):
             raise InputError(
-                f"{table.source}: [split] column {name!r} has {' and '.join(map(repr, group))}: one client or {len(group)}? Write it "
+                f"{sheet.source}: [split] column {name!r} has {' and '.join(map(repr, group))}: one client or {len(group)}? Write it "
                 "the same way in all rows, or other names"
             )
         return values
@@ -229,30 +243,17 @@ def deal_table(
         seed=seed,
         column=column,
     )
-    inputs = replace(
-        ready,
-        columns={
-            key: c for key, c in ready.columns.items() if key not in dealt.columns
-        },
-    )
-    tables = {
-        name: _choose_rows(inputs, name, rows) for name, rows in dealt.clients.items()
-    }
-    return tables, (*table.notes, *notes, *dealt.notes)
+    numbers = np.arange(len(whole)) if ready.rows is None else ready.rows
+    rows = {name: numbers[index] for name, index in dealt.clients.items()}
+    check_clients(settings, rows)
+    readings = {name: reading_of(settings, name) for name in rows}
+    tables = sheet.parts(rows, readings, dealt.columns)
+    return tables, (*whole.notes, *notes, *dealt.notes)
 
 
 def within(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what of a split applies to the rows of each client once they are dealt out."""
     return {key: value for key, value in table_of(split).items() if key in OF_ROWS}
-
-
-def _choose_rows(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
-    keep = np.zeros(len(table), dtype=bool)
-    keep[rows] = True
-    columns = {key: _filter(column, keep) for key, column in table.columns.items()}
-    return replace(
-        table, name=name, source=f"{name} of {table.source}", notes=(), columns=columns
-    )
 
 
 def apply_recipe(
@@ -279,7 +280,18 @@ def apply_recipe(
     named = [c["name"] for c in recipe["columns"] if c["kind"] == "category"]
     if recipe["label"]["kind"] == "text":
         named.append(recipe["label"]["column"])
-    reading = Reading(recipe["missing"], named, recipe["rename"])
+    lists = {c["name"]: c["separator"] for c in recipe["columns"] if "separator" in c}
+    not_missing = dict(recipe.get("not_missing", {}))
+    spellings = recipe["label"].get("spellings", {})
+    if words := [word for word in spellings if word.lower() in NOTHING]:
+        not_missing[recipe["label"]["column"]] = words
+    reading = Reading(
+        recipe["missing"],
+        named,
+        recipe["rename"],
+        not_missing=not_missing,
+        lists=lists,
+    )
     on_disk = isinstance(rows, str | Path)
     table = (
         read(rows, reading)
@@ -378,12 +390,7 @@ def fit_to(settings: Tables, tables: Mapping[str, Table]) -> Tables:
 
 def check_names(settings: Tables, tables: Mapping[str, Table]) -> None:
     """Raise `InputError` for a client, or a column to rename, that `tables`, those of all clients, do not have."""
-    for key, by_client in (("drop", settings.by_client), ("rename", settings.rename)):
-        for client in by_client:
-            if client not in tables and client != EVERY_FILE:
-                raise InputError(
-                    f"{key} has settings for {client!r}, which is not a client; {nearest(client, tables)}"
-                )
+    check_clients(settings, tables)
     if not settings.rename:
         return
     have = {c for table in tables.values() for c in (*table.columns, *table.renamed)}
@@ -394,10 +401,21 @@ def check_names(settings: Tables, tables: Mapping[str, Table]) -> None:
             )
 
 
+def check_clients(settings: Tables, clients: Collection[str]) -> None:
+    """Raise `InputError` for settings of a client that is none of `clients`."""
+    for key, by_client in (("drop", settings.by_client), ("rename", settings.rename)):
+        for client in by_client:
+            if client not in clients and client != EVERY_FILE:
+                raise InputError(
+                    f"{key} has settings for {client!r}, which is not a client; {nearest(client, clients)}"
+                )
+
+
 def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
     """Raise `InputError` if `table`, one of `tables`, has no column `label`."""
     if label in table.columns:
         return
+    cures: list[Cure] = []
     have = [n for n, t in tables.items() if label in t.columns]
     similar = [c for c in table.columns if alike(c, label)]
     unnamed = 2 * sum(number(name) is not None for name in table.columns) > len(
@@ -408,12 +426,35 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
             "; its first line has numbers: put one with the names of the columns above"
         )
     elif have and similar:
-        cure = f"; is {similar[0]!r} the same? Then say rename = {{{quote_toml(similar[0])} = {quote_toml(label)}}}"
+        cures = [Cure("rename", {similar[0]: label})]
+        cure = f"; is {similar[0]!r} the same? Then say {cures[0]}"
+    elif have and _are_vertical(table, tables):
+        cure = (
+            f", and shares with {have[0]!r} what says whose row it is: if these are other columns of the same patients, join the "
+            "files by it first; training without joining them is vertical federated learning, which FATE and SecretFlow do"
+        )
     elif have:
         cure = f" although {have[0]!r} has it: see whether its first line is the header, add the column, or name another label"
     else:
         cure = f"; {nearest(label, table.columns)}: add it, or name another label"
-    raise InputError(f"{table.source} has no label column {label!r}{cure}")
+    raise InputError(
+        Advice(f"{table.source} has no label column {label!r}{cure}", cures)
+    )
+
+
+def _are_vertical(table: Table, tables: Mapping[str, Table]) -> bool:
+    """Return True if another of `tables` has rows of the same patients, and no column in common but those that name them."""
+    for other in tables.values():
+        shared = [name for name in table.columns if name in other.columns]
+        if other is table or not shared or not all(map(names_rows, shared)):
+            continue
+        ours, theirs = (
+            {value for value in t.columns[shared[0]].value_names if value is not None}
+            for t in (table, other)
+        )
+        if 2 * len(ours & theirs) > min(len(ours), len(theirs)):
+            return True
+    return False
 
 
 def server_rows(file: str | Path, recipe: Recipe) -> Part:
@@ -466,31 +507,49 @@ def ready_tables(
     return ready, notes
 
 
+def _without_unlabelled(table: Table, settings: Tables) -> tuple[Table, list[str]]:
+    """Return `table` without the rows that have no label, and a note, if the user asked to drop them; else as it is."""
+    present = table.columns[str(settings.label)].present
+    if settings.unlabelled == "drop" and present.any():
+        return _without_gaps(table, settings)
+    return table, []
+
+
 def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     """Return `table` without the rows that have no label, and a note; refused unless the user asked to drop them."""
     label = str(settings.label)
     problem, present = table.columns[label].problem, table.columns[label].present
     if problem is not None:
+        kind, row, cell = problem
+        cures = cures_of(label, kind, cell, label=True)
+        choice = f", or say {either(cures)}" if cures else ""
         raise InputError(
-            f"{table.source}: label {label!r} {complaint(*problem, choice='')}"
+            Advice(
+                f"{table.source}: label {label!r} {complaint(kind, row, cell)}{choice}",
+                cures,
+            )
         )
     if present.all():
         return table, []
     missing = np.flatnonzero(~present)
     if settings.unlabelled != "drop":
         count = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        cures = [Cure("unlabelled", "drop")]
+        if words := [word for word, _ in table.columns[label].words]:
+            cures.append(Cure("not_missing", {label: words}))
         raise InputError(
-            f"{table.source}: label {label!r} is missing in data row {missing[0] + 1}{count} (empty, NA, none, ?); fill it in, delete "
-            'such rows, or set unlabelled = "drop"'
+            Advice(
+                f"{table.source}: label {label!r} is missing in data row {table.data_row(missing[0])}{count} (empty, NA, none, ?); "
+                f"fill it in, delete such rows, or set {either(cures)}",
+                cures,
+            )
         )
     if not present.any():
         raise InputError(
             f"{table.source}: label {label!r} is missing in every row; remove the file"
         )
-    columns = {key: _filter(column, present) for key, column in table.columns.items()}
-    return replace(table, columns=columns), [
-        f"{table.name}: {rows_left_out(len(missing), label)}"
-    ]
+    note = f"{table.name}: {rows_left_out(len(missing), label)}"
+    return table.where(present), [note]
 
 
 def _take_groups(table: Table, settings: Tables) -> Table:
@@ -509,7 +568,7 @@ def _take_groups(table: Table, settings: Tables) -> Table:
     column = table.columns[group]
     if not column.present.all():
         raise InputError(
-            f"{table.source}: {group!r} is missing in data row {int(np.argmin(column.present)) + 1}; say whose row it is"
+            f"{table.source}: {group!r} is missing in data row {table.data_row(np.argmin(column.present))}; say whose row it is"
         )
     groups = np.unique(column.value_names.astype(str), return_inverse=True)[1].astype(
         np.int64
@@ -530,21 +589,13 @@ def _map_classes(table: Table, settings: Tables) -> Table:
     for row, text in enumerate(texts):
         if text is not None and text not in spellings:
             raise InputError(
-                f"{table.source}: label {label!r} is {text!r} in data row {row + 1}, which classes does not list; add it to a class"
+                f"{table.source}: label {label!r} is {text!r} in data row {table.data_row(row)}, which classes does not list; "
+                "add it to a class"
             )
     classes = np.empty(len(texts), dtype=object)
     classes[:] = [None if text is None else spellings[text] for text in texts]
     return replace(
         table, columns={**table.columns, label: Column("text", None, classes)}
-    )
-
-
-def _filter(column: Column, keep: NDArray[np.bool_]) -> Column:
-    numbers = None if column.numbers is None else column.numbers[keep]
-    texts = None if column.texts is None else column.texts[keep]
-    empty = numbers is not None and bool(np.isnan(numbers).all())
-    return replace(
-        column, kind="empty" if empty else column.kind, numbers=numbers, texts=texts
     )
 
 
@@ -554,6 +605,8 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     What other clients have plays no role, so that a newcomer does not move the rows of others.
     """
     split_column = settings.split_column
+    if settings.split_time is not None:
+        return _split_by_time(table, settings.split_time, split)
     if split_column is None:
         strata = _strata(table.columns[str(settings.label)], settings)
         parts = stratified(
@@ -574,7 +627,7 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     for row, word in enumerate(words):
         if word not in _PARTS:
             raise InputError(
-                f"{table.source}: column {split_column!r} is {word!r} in data row {row + 1}; "
+                f"{table.source}: column {split_column!r} is {word!r} in data row {table.data_row(row)}; "
                 f"{nearest(word, ['train', 'validation', 'test'])}"
             )
     part = np.array([_PARTS[word] for word in words])
@@ -585,6 +638,39 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
         raise InputError(
             f"{table.source}: no row is 'train' in column {split_column!r}; mark some"
         )
+    return replace(table, columns=columns, parts=parts)
+
+
+def _split_by_time(table: Table, name: str, split: Split) -> Table:
+    """Return `table` with row numbers per part, in the order of the column `name`: training first, the newest rows last."""
+    where = f"{table.source}: column {name!r} (split_time)"
+    if split.folds:
+        raise InputError(
+            "[split] folds test every row once, and split_time the newest; set folds = 0, or drop split_time"
+        )
+    if name not in table.columns:
+        raise InputError(
+            f"{table.source} has no column {name!r} (split_time); {nearest(name, table.columns)}"
+        )
+    times = times_of(table.columns[name])
+    if times is None:
+        raise InputError(
+            f"{where} must hold numbers, or dates with the year first; write them as 2023-01-31"
+        )
+    if np.isnan(times).any():
+        row = table.data_row(np.argmax(np.isnan(times)))
+        raise InputError(f"{where} is missing in data row {row}; say when that was")
+    oldest_first = np.argsort(times, kind="stable")
+    shares = np.cumsum(list(split.parts.values()))
+    # At least one row trains, whatever the shares.
+    ends = np.maximum(1, np.round(shares * len(table)).astype(np.int64))
+    pieces = np.split(oldest_first, ends[:-1])
+    parts = {
+        key: np.sort(rows)
+        for key, rows in zip(split.parts, pieces, strict=True)
+        if len(rows)
+    }
+    columns = {key: c for key, c in table.columns.items() if key != name}
     return replace(table, columns=columns, parts=parts)
 
 

@@ -1,22 +1,29 @@
-"""Read one client's table from CSV, Excel, Parquet, npz or a data frame. Nothing here runs code from a file."""
+"""Read one client's table from CSV, Excel, Parquet, Stata, npz or a data frame. Nothing here runs code from a file."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from coterie.base.cures import Advice, Cure
 from coterie.base.errors import InputError, explain_imports
 from coterie.base.files import check_name, path_exists
 from coterie.base.spelling import fold, legible, listing
 from coterie.config.data import EVERY_FILE, Tables
 from coterie.data.tables.blocks import parse
 from coterie.data.tables.cells import (
+    NOTHING,
     Column,
     Comma,
     Reading,
@@ -26,7 +33,9 @@ from coterie.data.tables.cells import (
     number,
 )
 
-SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
+T = TypeVar("T")
+
+SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".xlsx", ".parquet", ".dta", ".npz")
 _OTHER_TABLES = {
     ".xls",
     ".xlsm",
@@ -35,23 +44,55 @@ _OTHER_TABLES = {
     ".numbers",
     ".feather",
     ".sav",
-    ".dta",
     ".sas7bdat",
     ".rds",
     ".rdata",
 }
 _OTHER_TABLES |= {".dat", ".gz", ".zip"}
 
-Columns = tuple[list[str], Callable[[int, str], Column]]
-"""The header of a table, and what makes a column of the position and the name to use."""
+Numbers = NDArray[np.int64]
+TypeColumn = Callable[[int, str, Numbers | None], Column]
+"""Makes a column of its position, the name to use, and the numbers of the rows to take; None takes all."""
+
+Columns = tuple[list[str], TypeColumn]
+"""The header of a table, and what makes its columns."""
 
 
 def reading_of(settings: Tables, client: str = EVERY_FILE) -> Reading:
     """Return how the file of `client` is read, or a table of all clients."""
     rename = {**settings.new_names(), **settings.new_names(client)}
+    not_missing = dict(settings.not_missing)
+    if settings.label is not None and settings.spellings:
+        words = (*not_missing.get(settings.label, ()), *settings.spellings)
+        not_missing[settings.label] = [w for w in words if str(w).lower() in NOTHING]
     return Reading(
-        settings.missing, settings.categorical, rename, settings.columns_to_drop(client)
+        settings.missing,
+        settings.categorical,
+        rename,
+        settings.columns_to_drop(client),
+        {column: words for column, words in not_missing.items() if words},
+        settings.lists,
     )
+
+
+def suffix_of(file: Path) -> str:
+    """Return the ending of a file in lower case, both of a packed table.
+
+    >>> suffix_of(Path("north.CSV.gz")), suffix_of(Path("v1.2.parquet"))
+    ('.csv.gz', '.parquet')
+    """
+    name = file.name.lower()
+    packed = next((s for s in SUFFIXES if s.endswith(".gz") and name.endswith(s)), "")
+    return packed or file.suffix.lower()
+
+
+def stem_of(file: Path) -> str:
+    """Return the name of a file without its ending: that of the client.
+
+    >>> stem_of(Path("folder/north.csv.gz"))
+    'north'
+    """
+    return file.name[: len(file.name) - len(suffix_of(file))]
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -65,17 +106,18 @@ def files_of(folder: Path) -> dict[str, Path]:
         ):  # Excel's mark of an open workbook; hidden files
             continue
         check_name(file)
-        if file.suffix.lower() in _OTHER_TABLES:  # no client is left out silently
+        suffix, name = suffix_of(file), stem_of(file)
+        if suffix in _OTHER_TABLES:  # no client is left out silently
             raise InputError(
                 f"{file} cannot be read; save it as CSV, or move it out of the folder"
             )
-        if file.suffix.lower() in SUFFIXES:
-            if file.stem in files:
-                twin = files[file.stem].name
+        if suffix in SUFFIXES:
+            if name in files:
+                twin = files[name].name
                 raise InputError(
-                    f"{twin} and {file.name} in {folder} are both client {file.stem!r}; rename one"
+                    f"{twin} and {file.name} in {folder} are both client {name!r}; rename one"
                 )
-            files[file.stem] = file
+            files[name] = file
     if not files:
         raise InputError(
             f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there"
@@ -94,7 +136,7 @@ def notes_on_other_files(folder: Path) -> list[str]:
         f"{entry.name}/"
         for entry in sorted(folder.iterdir())
         if entry.is_dir()
-        and any(file.suffix.lower() in SUFFIXES for file in entry.iterdir())
+        and any(suffix_of(file) in SUFFIXES for file in entry.iterdir())
     ]
     names = [name for name in (*texts, *folders) if not name.startswith(".")]
     return (
@@ -122,11 +164,117 @@ def holds_arrays(path: Path, arrays: bool | None) -> bool:
         return True
     for key, array in content.items():
         if array.ndim == 2 and array.dtype.kind in "iu":
+            cures = Cure("arrays", True), Cure("arrays", False)
             raise InputError(
-                f"{path}: array {key!r} holds whole numbers [rows, columns], which may be sequences or columns; "
-                "say arrays = true, or arrays = false for a table"
+                Advice(
+                    f"{path}: array {key!r} holds whole numbers [rows, columns], which may be sequences or columns; "
+                    f"say {cures[0]}, or {cures[1]} for a table",
+                    cures,
+                )
             )
     return False
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table before its columns are typed: whether a column holds numbers or texts is told from the rows that are taken.
+
+    Attributes:
+        name: name of the client, or of the file.
+        source: what a sentence calls it.
+        header: names of the columns, as they are written.
+        column: makes a column.
+    """
+
+    name: str
+    source: str
+    header: list[str]
+    column: TypeColumn
+
+    def table(self, reading: Reading) -> Table:
+        """Return the table of all rows. Raises `InputError` that names the place and the cure."""
+        names = self._names(reading)
+        columns = {
+            name: self.column(i, name, None) for i, name in enumerate(names) if name
+        }
+        table = self._finish(self.name, self.source, columns, names)
+        if not len(table):
+            raise InputError(
+                f"{self.source} has no rows, only a header; add rows or remove it"
+            )
+        if "" not in self.header:
+            return table
+        note = f"{self.source}: a column without a name was left out"
+        return replace(table, notes=(note, *table.notes))
+
+    def parts(
+        self,
+        rows: Mapping[str, Numbers],
+        readings: Mapping[str, Reading],
+        without: Collection[str] = (),
+    ) -> dict[str, Table]:
+        """Return for each client the table of its rows, typed as if it were a file of its own.
+
+        Args:
+            rows: Row numbers by client.
+            readings: How the table of each client is read.
+            without: Columns that no client has, by their new names.
+        """
+        names = {client: self._names(readings[client]) for client in rows}
+        columns: dict[str, dict[str, Column]] = {client: {} for client in rows}
+        # Column by column, so that the cells of one alone are in memory as texts.
+        for i in range(len(self.header)):
+            for client, numbers in rows.items():
+                name = names[client][i]
+                if name and name not in without:
+                    column = self.column(i, name, numbers)
+                    columns[client][name] = column.with_rows(numbers)
+        return {
+            client: replace(
+                self._finish(
+                    client,
+                    f"{client} of {self.source}",
+                    columns[client],
+                    names[client],
+                ),
+                rows=numbers,
+            )
+            for client, numbers in rows.items()
+        }
+
+    def _names(self, reading: Reading) -> list[str]:
+        """Return the name to use for each column; empty for one that is not read."""
+        reading.check(self.header, self.source)
+        names = reading.names(self.header)
+        seen_names: set[str] = set()
+        for name in filter(None, names):
+            if name in seen_names:
+                raise InputError(
+                    f"{self.source}: column {name!r} occurs twice; rename or delete one of them"
+                )
+            seen_names.add(name)
+        return names
+
+    def _finish(
+        self, name: str, source: str, columns: dict[str, Column], names: list[str]
+    ) -> Table:
+        """Return the table of typed columns, with notes on those that were not read."""
+        if not columns:
+            raise InputError(
+                f"{source} has no columns; give it a header line and rows, or remove it"
+            )
+        pairs = [*zip(self.header, names, strict=True)]
+        dropped = [written for written, used in pairs if written and not used]
+        note = f"{source}: left out: {', '.join(dropped)} (as asked)"
+        renamed = tuple(written for written, used in pairs if used and written != used)
+        notes = (note,) if dropped else ()
+        return Table(name, source, columns, notes=notes, renamed=renamed)
+
+
+def _sheet(name: str, source: str, content: Columns) -> Sheet:
+    # Headers of spreadsheets have line breaks, which sentences and settings cannot show.
+    header = [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]]
+    return Sheet(name, source, header, content[1])
 
 
 def read(
@@ -136,17 +284,26 @@ def read(
 
     Raises `InputError` that names the file and the cure.
     """
+    reading = reading or Reading()
+    return open_sheet(path, reading, name=name).table(reading)
+
+
+def open_sheet(path: str | Path, reading: Reading, *, name: str | None = None) -> Sheet:
+    """Return the file `path` before its columns are typed; arguments and errors are those of `read`."""
     path = Path(path)
     if not path_exists(path, Path.is_file):
         raise InputError(f"there is no file {path}; check the spelling")
     readers = {
         ".csv": _csv,
         ".tsv": _csv,
+        ".csv.gz": _csv,
+        ".tsv.gz": _csv,
         ".xlsx": _xlsx,
         ".parquet": _parquet,
+        ".dta": _stata,
         ".npz": _npz,
     }
-    if path.suffix.lower() not in readers:
+    if suffix_of(path) not in readers:
         raise InputError(
             f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}"
         )
@@ -154,55 +311,12 @@ def read(
         raise InputError(
             f"{path} is empty; give it a header line and rows, or remove it"
         )
-    reading = reading or Reading()
-    return _table(
-        name or path.stem,
-        str(path),
-        readers[path.suffix.lower()](path, reading),
-        reading,
-    )
+    content = readers[suffix_of(path)](path, reading)
+    return _sheet(name or stem_of(path), str(path), content)
 
 
 def _endings() -> str:
     return ", ".join(SUFFIXES)
-
-
-def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
-    # Headers of spreadsheets have line breaks, which sentences and settings cannot show.
-    header, column = (
-        [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]],
-        content[1],
-    )
-    reading.check(header, source)
-    names = reading.names(header)
-    seen_names: set[str] = set()
-    for key in filter(None, names):
-        if key in seen_names:
-            raise InputError(
-                f"{source}: column {key!r} occurs twice; rename or delete one of them"
-            )
-        seen_names.add(key)
-    columns = {key: column(i, key) for i, key in enumerate(names) if key}
-    if not columns:
-        raise InputError(
-            f"{source} has no columns; give it a header line and rows, or remove it"
-        )
-    notes = [f"{source}: a column without a name was left out"] if "" in header else []
-    dropped = [
-        old_name
-        for old_name, new_name in zip(header, names, strict=True)
-        if old_name and not new_name
-    ]
-    notes += [f"{source}: left out: {', '.join(dropped)} (as asked)"] if dropped else []
-    renamed = tuple(
-        old_name
-        for old_name, new_name in zip(header, names, strict=True)
-        if new_name and old_name != new_name
-    )
-    table = Table(name, source, columns, notes=tuple(notes), renamed=renamed)
-    if not len(table):
-        raise InputError(f"{source} has no rows, only a header; add rows or remove it")
-    return table
 
 
 def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
@@ -217,6 +331,15 @@ def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
             for column in table.columns
         ]
         return dict(zip(table.column_names, columns, strict=True))
+    if path.suffix.lower() == ".dta":
+        frame = _stata_frame(path)
+        return {
+            str(name): frame[name]
+            .astype(object)
+            .where(frame[name].notna(), "")
+            .map(str)
+            for name in frame.columns
+        }
     header, cells = (
         _xlsx_cells(path)
         if path.suffix.lower() == ".xlsx"
@@ -230,16 +353,23 @@ def _csv(path: Path, reading: Reading) -> Columns:
     plain = parse(text, separator)
     if plain is None:
         header, cells = _csv_cells(path, text, separator)
-        return header, lambda i, key: _texts(
-            cells[i], key, reading, comma=_comma(separator, text)
+        return header, lambda i, key, rows: _texts(
+            _take(cells[i], rows), key, reading, comma=_comma(separator, text)
         )
+    # All clients of a table ask for a column one after another.
+    cells_of_column = lru_cache(maxsize=1)(plain.cells)
 
-    def column(i: int, key: str) -> Column:
-        if i in plain.numbers and key not in reading.categorical:
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
+        if i in plain.numbers and not reading.is_text(key):
             codes = {fold(str(code)) for code in reading.missing.get(key, ())}
             if all(number(code) is not None for code in codes):
-                return from_numbers(plain.numbers[i], reading.missing.get(key, ()))
-        return _texts(plain.cells(i), key, reading, comma=_comma(separator, text))
+                numbers = plain.numbers[i] if rows is None else plain.numbers[i][rows]
+                padded = plain.is_padded(i)
+                return from_numbers(
+                    numbers, reading.missing.get(key, ()), padded=padded
+                )
+        cells = _take(cells_of_column(i), rows)
+        return _texts(cells, key, reading, comma=_comma(separator, text))
 
     return plain.header, column
 
@@ -247,7 +377,7 @@ def _csv(path: Path, reading: Reading) -> Columns:
 def _csv_text(path: Path) -> tuple[str, str]:
     """Return the text of a file and its separator: the one of , ; tab | that cuts the first lines into most equal parts."""
     try:
-        raw = path.read_bytes()
+        raw = _unpack(path) if suffix_of(path).endswith(".gz") else path.read_bytes()
         text = raw.decode(
             "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         )
@@ -265,6 +395,16 @@ def _csv_text(path: Path) -> tuple[str, str]:
     )  # a word to Excel, which the first lines say as well
     first_lines = text.split("\n", 20)[:20]
     return text, _separator([line for line in first_lines if line.strip()])
+
+
+def _unpack(path: Path) -> bytes:
+    """Return the bytes of a packed file."""
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path} cannot be unpacked ({_first_line(error)}); pack it again with gzip, or give the CSV itself"
+        ) from error
 
 
 def _csv_cells(
@@ -331,7 +471,12 @@ def _separator(lines: Sequence[str]) -> str:
 
 def _xlsx(path: Path, reading: Reading) -> Columns:
     header, cells = _xlsx_cells(path)
-    return header, lambda i, key: _texts(cells[i], key, reading)
+    return header, lambda i, key, rows: _texts(_take(cells[i], rows), key, reading)
+
+
+def _take(cells: Sequence[T], rows: Numbers | None) -> Sequence[T]:
+    """Return the cells of these rows; None for all."""
+    return cells if rows is None else [cells[row] for row in rows.tolist()]
 
 
 def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
@@ -385,6 +530,32 @@ def _cell(cell: Any) -> str:
     )
 
 
+def _stata_frame(path: Path) -> Any:
+    """The data frame in a file of Stata, its value labels as categories."""
+    with explain_imports("reading Stata needs pandas", "data"):
+        import pandas as pd
+    try:
+        return pd.read_stata(path)
+    except Exception as error:  # pandas, struct and zlib each have their own
+        raise InputError(
+            f"{path} cannot be read as Stata ({_first_line(error)}); save it again, or as CSV"
+        ) from error
+
+
+def _stata(path: Path, reading: Reading) -> Columns:
+    return _frame_columns(_stata_frame(path), reading)
+
+
+def _frame_columns(frame: Any, reading: Reading) -> Columns:
+    """Header and columns of a pandas frame."""
+
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
+        series = frame.iloc[:, i]
+        return _series(series if rows is None else series.iloc[rows], key, reading)
+
+    return [str(key) for key in frame.columns], column
+
+
 def _parquet_table(path: Path) -> Any:
     with explain_imports("reading Parquet needs pyarrow", "data"):
         import pyarrow as pa
@@ -403,8 +574,10 @@ def _parquet(path: Path, reading: Reading) -> Columns:
     table = _parquet_table(path)
     import pyarrow as pa
 
-    def column(i: int, key: str) -> Column:
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
         kind, values = table.schema.field(i).type, table.column(i)
+        if rows is not None:
+            values = values.take(pa.array(rows))
         if (
             pa.types.is_integer(kind)
             or pa.types.is_floating(kind)
@@ -416,16 +589,21 @@ def _parquet(path: Path, reading: Reading) -> Columns:
             )
             return _numbers(numbers.to_numpy(), key, reading, boolean=_is_bool(kind))
         if pa.types.is_temporal(kind):
-            return _dates(len(values))
+            return _temporal(values)
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-            raise InputError(
-                f"{path}: column {key!r} holds {kind}, not one number or text per row; drop it"
-            )
+            return _unreadable(len(values), str(kind))
         # A dictionary holds categories on purpose, even where they are written as numbers.
         cells = [None if v is None else str(v) for v in values.to_pylist()]
         return _texts(cells, key, reading, chosen=pa.types.is_dictionary(kind))
 
     return table.column_names, column
+
+
+def _temporal(values: Any) -> Column:
+    """A column of dates or times of pyarrow, as texts."""
+    texts = np.empty(len(values), dtype=object)
+    texts[:] = [None if value is None else str(value) for value in values.to_pylist()]
+    return Column("date" if texts.astype(bool).any() else "empty", None, texts)
 
 
 def _is_bool(kind: Any) -> bool:
@@ -450,18 +628,28 @@ def _texts(
     comma: Comma = "",
     chosen: bool = False,
 ) -> Column:
-    return from_texts(
+    column = from_texts(
         cells,
         reading.missing.get(key, ()),
         comma=comma,
-        category=chosen or key in reading.categorical,
+        category=chosen or key in reading.categorical or key in reading.lists,
+        not_missing=reading.not_missing.get(key, ()),
     )
+    return replace(column, separator=reading.lists.get(key, ""))
 
 
-def _dates(n: int) -> Column:
+def _unreadable(n: int, kind: str) -> Column:
+    """A column whose cells are neither numbers nor texts, such as lists: refused where it is used."""
     texts = np.empty(n, dtype=object)
-    texts[:] = "date"
-    return Column("date", None, texts)
+    texts[:] = kind
+    return Column("text", None, texts, problem=("nested", 1, kind))
+
+
+def _dates(values: np.ndarray[Any, Any]) -> Column:
+    """A column of dates and times, as texts that begin with the year. `values`: datetime64 or timedelta64 [rows]."""
+    texts = np.empty(len(values), dtype=object)
+    texts[:] = [None if value == "NaT" else value for value in values.astype(str)]
+    return Column("date" if texts.astype(bool).any() else "empty", None, texts)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -511,20 +699,18 @@ def _npz(path: Path, reading: Reading) -> Columns:
             f"{path}: arrays differ in length ({lengths}); give one entry per row"
         )
     values = list(parts.values())
-    return list(parts), lambda i, key: _array(values[i], key, reading, str(path))
+    return list(parts), lambda i, key, rows: _array(
+        values[i] if rows is None else values[i][rows], key, reading
+    )
 
 
-def _array(
-    values: np.ndarray[Any, Any], key: str, reading: Reading, source: str
-) -> Column:
+def _array(values: np.ndarray[Any, Any], key: str, reading: Reading) -> Column:
     if values.dtype.kind in "biuf":
         return _numbers(values, key, reading, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
-        return _dates(len(values))
+        return _dates(values)
     if values.dtype.kind not in "US":
-        raise InputError(
-            f"{source}: array {key!r} holds {values.dtype}; give numbers or texts"
-        )
+        return _unreadable(len(values), str(values.dtype))
     return _texts(values.astype(str).tolist(), key, reading)
 
 
@@ -532,24 +718,18 @@ def read_frame(
     frame: Any, reading: Reading | None = None, *, name: str, source: str | None = None
 ) -> Table:
     """The table in a pandas data frame (or a polars one, by its `to_pandas`), as client `name`."""
-    source, settings = source or f"frame {name!r}", reading or Reading()
+    source, reading = source or f"frame {name!r}", reading or Reading()
     if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
         frame = frame.to_pandas()
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
         raise InputError(f"{source} is not a data frame; give a pandas DataFrame")
-    header = [str(key) for key in frame.columns]
-    return _table(
-        name,
-        source,
-        (header, lambda i, key: _series(frame.iloc[:, i], key, settings)),
-        settings,
-    )
+    return _sheet(name, source, _frame_columns(frame, reading)).table(reading)
 
 
 def _series(series: Any, key: str, reading: Reading) -> Column:
     kind = getattr(series.dtype, "kind", "O")
     if kind in "mM":
-        return _dates(len(series))
+        return _dates(series.to_numpy(dtype=f"{kind}8[ns]"))
     if kind in "biuf":  # numpy's types and pandas' own nullable ones
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _numbers(numbers, key, reading, boolean=kind == "b")

@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, Required, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, Required, TypedDict
 
 import numpy as np
 import torch
@@ -32,7 +32,14 @@ from coterie.base.errors import InputError
 from coterie.base.spelling import fold, listing, names_rows, spell
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
-from coterie.data.tables.cells import Column, Table, are_whole, complaint, with_signs
+from coterie.data.tables.cells import (
+    SHOWN,
+    Column,
+    Table,
+    are_whole,
+    complaint,
+    with_signs,
+)
 from coterie.data.tables.description import (
     MANY_CATEGORIES,
     ColumnDescription,
@@ -60,6 +67,10 @@ SHAPE = 3.0
 """Factor up to which deviations may differ in another proportion than means if only the unit differs."""
 
 
+ROOT = 0.75
+"""Power of a factor between means, by which deviations differ: from here on a unit's (1) is nearer than that of counts (1/2)."""
+
+
 class ColumnRecipe(TypedDict, total=False):
     """The recipe by which one column becomes features.
 
@@ -70,6 +81,7 @@ class ColumnRecipe(TypedDict, total=False):
         signs: units that its numbers are written with.
         categories: one feature for each.
         rare: whether the last of them, `RARE`, stands for all that are not there.
+        separator: what stands between the categories of a row, of a column of lists.
     """
 
     name: Required[str]
@@ -79,6 +91,7 @@ class ColumnRecipe(TypedDict, total=False):
     signs: list[str]
     categories: list[str]
     rare: bool
+    separator: str
 
 
 class LabelRecipe(TypedDict, total=False):
@@ -120,6 +133,7 @@ class Recipe(TypedDict):
         columns: in the order of their features.
         features: names of the inputs.
         missing: values that stand for "missing", by column.
+        not_missing: words that do not, by column; absent where there are none.
         rename: columns that have another name in some files.
         notes: sentences about what was left out, mapped or imputed.
     """
@@ -129,6 +143,7 @@ class Recipe(TypedDict):
     columns: list[ColumnRecipe]
     features: list[str]
     missing: dict[str, list[Any]]
+    not_missing: NotRequired[dict[str, list[Any]]]
     rename: dict[str, str]
     notes: list[str]
 
@@ -182,11 +197,9 @@ def describe_table(
     """Describe one table, as `describe` does."""
     train = table.parts["train"]
     columns = {}
-    for name, column in table.columns.items():
+    for name in table.columns:
         if name != label:
-            columns[name] = _describe_column(
-                name, column, train, name in categorical, rare
-            )
+            columns[name] = _describe_column(name, table, name in categorical, rare)
     target = table.columns[label]
     values = set(target.levels[0])
     about_label = LabelDescription(
@@ -200,8 +213,9 @@ def describe_table(
 
 
 def _describe_column(
-    name: str, column: Column, train: NDArray[np.int64], chosen: bool, rare: int
+    name: str, table: Table, chosen: bool, rare: int
 ) -> ColumnDescription:
+    column, train = table.columns[name], table.parts["train"]
     out: dict[str, Any] = {
         "kind": column.kind,
         "signs": list(column.signs),
@@ -218,8 +232,10 @@ def _describe_column(
             distinct >= 0 and 2 * distinct >= len(numbers) and names_rows(name)
         )
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
-        names, codes = column.levels
-        class_counts = np.bincount(codes[train] + 1, minlength=len(names) + 1)[1:]
+        chosen = chosen or bool(column.separator)
+        names, rows, codes = column.memberships
+        in_train = np.isin(rows, train)
+        class_counts = np.bincount(codes[in_train], minlength=len(names))
         spelled = {
             text: count
             for text, count in zip(names, class_counts.tolist(), strict=True)
@@ -238,7 +254,8 @@ def _describe_column(
         out["categories"] = [] if hidden else categories
         out["distinct"] = len(categories)
         if column.kind == "text" and not chosen:
-            out.setdefault("example", example(column))
+            row, text = example(column)
+            out["example"] = [table.data_row(row - 1), text]
     return ColumnDescription(**out)
 
 
@@ -256,7 +273,7 @@ def example(column: Column) -> list[Any]:
         if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1])
     )
     row, text = next(words, leading)
-    return [row, text[:40]]
+    return [row, text[:SHOWN]]
 
 
 @task
@@ -307,9 +324,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
         column = table.columns[name]
         if spec["kind"] == "number":
-            scaled = _scale_numbers(
-                _numbers_of(column, spec, table.source), spec, table.source
-            )
+            scaled = _scale_numbers(_numbers_of(column, spec, table), spec, table)
             notes += _far(scaled, spec, table.source)
             inputs[:, place] = scaled
             place += 1
@@ -326,7 +341,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
 
 
 def _scale_numbers(
-    numbers: NDArray[np.float64], spec: ColumnRecipe, source: str
+    numbers: NDArray[np.float64], spec: ColumnRecipe, table: Table
 ) -> NDArray[np.float64]:
     """Numbers on the scale of the recipe, missing ones at 0, the mean."""
     scaled: NDArray[np.float64] = (numbers - spec["mean"]) / spec["scale"]
@@ -334,8 +349,8 @@ def _scale_numbers(
     wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
     if len(wild):
         raise InputError(
-            f"{source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {wild[0] + 1}, absurdly far from all "
-            "training rows; correct that cell"
+            f"{table.source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {table.data_row(wild[0])}, absurdly far "
+            "from all training rows; correct that cell"
         )
     return scaled
 
@@ -355,16 +370,18 @@ def _far(scaled: NDArray[np.float64], spec: ColumnRecipe, source: str) -> list[s
     ]
 
 
-def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
-    where = f"{source}: column {spec['name']!r}"
+def _numbers_of(
+    column: Column, spec: ColumnRecipe, table: Table
+) -> NDArray[np.float64]:
+    where = f"{table.source}: column {spec['name']!r}"
     if column.problem is not None:
-        raise InputError(f"{where} {complaint(*column.problem, choice='')}")
+        raise InputError(f"{where} {complaint(*column.problem)}")
     if column.numbers is None:
         if column.unknown or not column.present.any():
             return np.full(len(column), np.nan)
         row, text = example(column)
         raise InputError(
-            f"{where} needs numbers but has {text!r} in data row {row}; correct that cell"
+            f"{where} needs numbers but has {text!r} in data row {table.data_row(row - 1)}; correct that cell"
         )
     units = [
         sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))
@@ -383,11 +400,11 @@ def _one_hot(
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
     rare = position[RARE] if spec.get("rare") else None
-    names, codes = column.levels
+    names, rows, codes = column.memberships
     place = {text: position.get(text, folded.get(fold(text), rare)) for text in names}
     columns = np.array([-1 if j is None else j for j in (*place.values(), None)])[codes]
-    rows = np.flatnonzero(columns >= 0)
-    out[rows, columns[rows]] = 1.0
+    is_known = columns >= 0
+    out[rows[is_known], columns[is_known]] = 1.0
     unknown = [repr(text) for text in sorted(names) if place[text] is None]
     if not unknown:
         return []
@@ -404,7 +421,7 @@ def _labels(
     if column is None:
         problem = f"{table.source} has no label column {name!r}"
     elif not column.present.all():
-        problem = f"{table.source}: label {name!r} is missing in data row {int(np.argmin(column.present)) + 1}"
+        problem = f"{table.source}: label {name!r} is missing in data row {table.data_row(np.argmin(column.present))}"
     elif spec["values"]:
         position = {value: j for j, value in enumerate(spec["values"])}
         spellings = spec.get("spellings", {})
@@ -416,15 +433,13 @@ def _labels(
             return torch.from_numpy(codes), []
         row = int(np.argmax(codes < 0))
         problem = (
-            f"{table.source}: label {name!r} is {names[levels[row]]!r} in data row {row + 1}, which is none of "
+            f"{table.source}: label {name!r} is {names[levels[row]]!r} in data row {table.data_row(row)}, which is none of "
             f"{', '.join(spec['values'][:10])}"
         )
     elif column.problem is not None:
-        problem = (
-            f"{table.source}: label {name!r} {complaint(*column.problem, choice='')}"
-        )
+        problem = f"{table.source}: label {name!r} {complaint(*column.problem)}"
     elif column.numbers is None:
-        problem = f"{table.source}: label {name!r} is text in data row {example(column)[0]} but must be a number"
+        problem = f"{table.source}: label {name!r} is text in data row {table.data_row(example(column)[0] - 1)} but must be a number"
     elif spec["above"] is not None:
         return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
     else:
@@ -435,9 +450,7 @@ def _labels(
             scale=spec["scale"],
             signs=spec.get("signs", []),
         )
-        stored = _scale_numbers(
-            _numbers_of(column, scale, table.source), scale, table.source
-        )
+        stored = _scale_numbers(_numbers_of(column, scale, table), scale, table)
         return torch.from_numpy(stored.astype(np.float32)), []
     if need:
         raise InputError(f"{problem}; correct the file")
@@ -461,6 +474,8 @@ def ask_about_units(
     typical = client_moments.nanmedian(dim=1, keepdim=True).values
     factors, spreads = (client_moments / typical).unbind()
     same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
+    # With a unit the deviation moves as the mean does; of rare counts (Poisson) by the root of that factor.
+    same_shape &= spreads.log().abs() > ROOT * factors.log().abs()
     # Units with another zero, such as degrees, or a smaller factor.
     means, deviations = client_moments
     far_means = (means - typical[0]).abs() > APART * torch.maximum(

@@ -10,11 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
+from coterie.base.cures import Cure
 from coterie.base.rows import Part
 from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
-from coterie.data.tables.cells import Column, Table
-from coterie.data.tables.questions import CODE, LOOKED_AT, Far, ask_about
+from coterie.data.tables.cells import Column, Table, are_whole, times_of
+from coterie.data.tables.meanings import ask_about_meanings
+from coterie.data.tables.questions import (
+    CODE,
+    LOOKED_AT,
+    Far,
+    ask_about,
+    mean_ranks,
+)
 from coterie.data.tables.recipe import Recipe
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
@@ -26,6 +34,10 @@ _FEWEST_LABELS = 100  # rows of which 1 % is one
 _HEAVY = (
     1 / 3
 )  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
+
+_YEARS = (1950, 2100)
+_MOVING = 4.0  # standard errors of a trend within clients
+_MOVED = 0.05  # difference of shares between the oldest and the newest third from which on it matters
 
 _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
@@ -67,14 +79,15 @@ def find_doubts(
         *_of_codes(tables, recipe),
     ]
     notes += _on_the_tail(tables, recipe)
-    return notes, ask_about(
-        clients,
-        tables,
-        recipe,
-        settings,
-        extremes,
-        [*dict.fromkeys([*columns, *filled])],
-    )
+    notes += _on_drift(clients, tables, recipe)
+    suspected = [*dict.fromkeys([*columns, *filled])]
+    questions = ask_about(clients, tables, recipe, settings, extremes, suspected)
+    for question in ask_about_meanings(clients, tables, recipe, settings):
+        named = question.partition(": ")[0]
+        # One question about a column is enough.
+        if not any(earlier.startswith(f"{named}: ") for earlier in questions):
+            questions.append(question)
+    return notes, questions
 
 
 def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
@@ -92,6 +105,70 @@ def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         if codes
         else []
     )
+
+
+def _on_drift(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe
+) -> list[str]:
+    """Return a note on a year or a date with which the share of the last class moves within clients, and how to test on the newest."""
+    classes = recipe["label"]["classes"]
+    if len(classes) != 2:
+        return []
+    for name in tables[0].columns:
+        z, old, new = _trend(clients, tables, name)
+        if abs(z) > _MOVING and abs(new - old) >= _MOVED:
+            cure = Cure("split_time", name)
+            note = (
+                f"{name}: {classes[1]} is {old:.0%} of the oldest third of training rows and {new:.0%} of the newest, which a random "
+                f"split does not show; to test on the newest rows, say {cure}"
+            )
+            return [note]
+    return []
+
+
+def _trend(
+    clients: Sequence[Client], tables: Sequence[Table], name: str
+) -> tuple[float, float, float]:
+    """The trend of the last class along a column of times within clients, in standard errors; its share of the oldest and newest third.
+
+    Zeros for a column that is none at some client.
+    """
+    nothing = 0.0, 0.0, 0.0
+    score, variance = 0.0, 0.0
+    thirds = np.zeros((2, 2))  # cases and rows of the oldest and the newest third
+    for client, table in zip(clients, tables, strict=True):
+        column = table.columns.get(name)
+        times = times_of(column) if column is not None and _are_times(column) else None
+        if times is None:
+            return nothing
+        times = times[table.parts["train"]]
+        present = ~np.isnan(times)
+        cases = np.asarray(client.train.labels, dtype=np.float64)[present]
+        if len(cases) < _FEWEST_ROWS:
+            continue
+        # Without a trend the cases' ranks are drawn without replacement from all: of mean 0 and this variance.
+        ranks = mean_ranks(times[present])
+        ranks -= ranks.mean()
+        score += float(ranks @ cases)
+        variance += float((ranks @ ranks) * cases.var(ddof=1))
+        low, high = np.quantile(ranks, [1 / 3, 2 / 3])
+        for k, rows in enumerate((ranks <= low, ranks >= high)):
+            thirds[k] += cases[rows].sum(), rows.sum()
+    if variance == 0:
+        return nothing
+    old, new = (thirds[:, 0] / thirds[:, 1]).tolist()
+    return score / variance**0.5, old, new
+
+
+def _are_times(column: Column) -> bool:
+    """Return True for dates, and for whole numbers that are years."""
+    if column.kind == "date":
+        return True
+    if column.kind != "number" or column.numbers is None:
+        return False
+    numbers = column.numbers[~np.isnan(column.numbers)]
+    low, high = _YEARS
+    return bool(low <= numbers.min() and numbers.max() <= high) and are_whole(numbers)
 
 
 def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
@@ -294,23 +371,24 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
         *(column["name"] for column in recipe["columns"] if column["kind"] == "number"),
     ]
     far = {key: extremes for key, extremes in far.items() if key[1] in names}
+    data_rows = {table.name: table.data_row for table in tables}
     counts = Counter(
-        (client, int(at[0]))
+        (client, data_rows[client](at[0]))
         for (client, _), extremes in far.items()
         for at in extremes.values()
         if len(at) == 1
     )
     notes = [
-        f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
+        f"{client}: data row {row} is far from all others in {n} columns; delete a row of totals, correct others"
         for (client, row), n in counts.items()
         if n > 1
     ]
     for name in names:
         where = [
-            f"{spell(value)} (data row {at[0] + 1}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
+            f"{spell(value)} (data row {data_rows[client](at[0])}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
             for client in (table.name for table in tables)
             for value, at in far.get((client, name), {}).items()
-            if len(at) > 1 or counts[client, int(at[0])] == 1
+            if len(at) > 1 or counts[client, data_rows[client](at[0])] == 1
         ]
         cure = "correct a slip, name a code for missing under missing"
         notes += (
