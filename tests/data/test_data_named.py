@@ -45,6 +45,7 @@ def tiny(tmp_path):
 def test_every_entry_says_what_it_is():
     assert list(DATASETS) == [
         "heart-disease",
+        "nhefs",
         "digits",
         "fashion-mnist",
         "cifar10",
@@ -62,7 +63,7 @@ def test_every_entry_says_what_it_is():
         assert len(entry.details) > 50
 
 
-@pytest.mark.parametrize("name", ["heart-disease", "digits", "mean-estimation"])
+@pytest.mark.parametrize("name", ["heart-disease", "nhefs", "digits", "mean-estimation"])
 def test_defaults_spelled_out_are_the_defaults(name):
     defaults = dict(DATASETS[name].defaults)
     split = defaults.pop("split", None)
