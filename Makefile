@@ -76,7 +76,7 @@ torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangl
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
-claims: $(VENV)/.dev  ## what the demo says of four hospitals, over 21 runs with other folds (15 minutes; finished runs are kept)
+claims: $(VENV)/.dev  ## is the answer of each embedded example stable? 21 runs of each with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes; finished federations are kept)
