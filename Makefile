@@ -31,8 +31,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ##! four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
-	$(BIN)/coterie compare heart-disease --jobs 2
+demo: $(VENV)/.demo  ##! eight registries of real people: does federating help each of them? (under a minute once installed)
+	$(BIN)/coterie compare nhefs --jobs 2
 
 test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (6 minutes on 2 quiet cores, longer beside other work)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
