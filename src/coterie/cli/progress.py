@@ -156,4 +156,6 @@ def _turn(event: Event) -> str:
     """Name the seed that runs, and its fold: `seed 0, fold 3`; the model for new rows is trained on all rows."""
     if event.fold == ALL:
         return f"seed {event.seed}, all rows"
-    return f"seed {event.seed}, fold {event.fold}" if event.fold else f"seed {event.seed}"
+    return (
+        f"seed {event.seed}, fold {event.fold}" if event.fold else f"seed {event.seed}"
+    )

@@ -33,7 +33,9 @@ def answer_lines(
         for text in filter(None, (story.answer[0], story.group))
         for line in wrap(text, width, "  ")
     ]
-    terms = [line for text in _terms(results, story) for line in wrap(text, width, "  ")]
+    terms = [
+        line for text in _terms(results, story) for line in wrap(text, width, "  ")
+    ]
     overall = [line for text in story.answer[1:] for line in wrap(text, width, "  ")]
     remarks = [
         line for text in _remarks(results, story) for line in wrap(text, width, "  ")

@@ -35,9 +35,7 @@ OPTIONS: Mapping[str, Any] = {
 """How the eight files are read."""
 
 
-def nhefs(
-    *, seed: int = 0, split: Split | Mapping[str, Any] | None = None
-) -> Clients:
+def nhefs(*, seed: int = 0, split: Split | Mapping[str, Any] | None = None) -> Clients:
     """Seven states of birth and other-states as clients; 11 features, classes "alive" and "died".
 
     `split` takes `seed` and `parts`; the default is a third for test and a fifth of the rest for validation, stratified.
