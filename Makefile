@@ -32,8 +32,8 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ##! four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
-	$(BIN)/coterie compare heart-disease --jobs 2
+demo: $(VENV)/.demo  ##! eight registries of real people: does federating help each of them? (under a minute once installed)
+	$(BIN)/coterie compare nhefs --jobs 2
 
 test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (6 minutes on 2 quiet cores, longer beside other work)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q $(if $(IN_TURN),--in-turn $(IN_TURN))
@@ -80,7 +80,7 @@ torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangl
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
-claims: $(VENV)/.dev  ## what the demo says of four hospitals, over 21 runs with other folds (15 minutes; finished runs are kept)
+claims: $(VENV)/.dev  ## is the answer of each embedded example stable? 21 runs of each with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes; finished federations are kept)

@@ -122,9 +122,9 @@ def sections() -> list[Section]:
             _of_one(gpu.table),
         ),
         Section(
-            "Four hospitals again and again",
-            "What the demo tells each hospital, and what it tells with other folds.",
-            ("heart_disease.json",),
+            "The examples again and again",
+            "What each example tells its clients, and what it tells them with other folds.",
+            ("answers.json",),
             "make claims",
             _of_one(claims.page),
         ),

@@ -1,6 +1,6 @@
-"""Write the picture of the README, the report of four hospitals: `python docs/screenshots.py [RUN]`.
+"""Write the picture of the README, the report of the demo: `python docs/screenshots.py [RUN]`.
 
-Without the run directory of `coterie compare heart-disease` it makes one, in a minute. It needs chromium.
+Without the run directory of `coterie compare nhefs` it makes one, in two minutes. It needs chromium.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from coterie.report.html import write
 
 IMAGES = Path(__file__).parent / "images"
-COMMAND = ("compare", "heart-disease")
-NAME = "runs/heart-disease"
+COMMAND = ("compare", "nhefs")
+NAME = "runs/nhefs"
 REPORT = (1180, 1000)
 
 

@@ -90,7 +90,7 @@ def test_commands_are_found_in_blocks_lists_and_sentences():
     assert "coterie predict runs/heart --client switzerland new.csv" in commands(
         ROOT / "README.md"
     )
-    assert "coterie compare heart-disease" in commands(ROOT / "docs" / "index.md")
+    assert "coterie compare nhefs" in commands(ROOT / "docs" / "index.md")
     assert "coterie show top-k" in commands(ROOT / "docs" / "howto" / "compress.md")
     assert sum(len(commands(page)) for page in PAGES) > 50
 

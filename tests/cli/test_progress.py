@@ -1,29 +1,45 @@
-"""Progress without a terminal: few lines before the answer."""
+"""What is written while an experiment runs and no terminal is there: few lines, however many runs."""
 
 from __future__ import annotations
 
 import pytest
 
-from coterie.cli.progress import Progress
+from coterie.cli.progress import LINES, Progress
 from coterie.study.progress import Event
 
 
-def finished(done, pairs):
-    return Event("fedavg", 0, "", 5, 5, done, pairs, 1.0, finished=True)
-
-
-@pytest.mark.parametrize("pairs", [1, 2, 9, 10, 11, 32, 1000])
-def test_at_most_ten_lines_stand_before_the_answer(capsys, pairs):
+def lines(pairs: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
     with Progress() as progress:
         for done in range(1, pairs + 1):
-            progress.event(finished(done, pairs))
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == min(pairs, 10)
-    assert lines[0].endswith(f"1/{pairs} done" + ", 1 s left" * (pairs > 1))
-    assert lines[-1].endswith(f"{pairs}/{pairs} done")
+            event = Event("partial", 0, "3", 2, 2, done, pairs, 5.0, finished=True)
+            progress.event(event)
+    return capsys.readouterr().err.splitlines()
 
 
-def test_quiet_progress_says_nothing(capsys):
+@pytest.mark.parametrize("pairs", [1, 4, 9, 10, 11, 55, 1000])
+def test_at_most_ten_lines_and_the_last_run_is_one_of_them(
+    pairs: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = lines(pairs, capsys)
+    assert len(shown) == min(pairs, LINES)
+    assert shown[0].startswith(f"1/{pairs} done")
+    assert shown[-1].startswith(f"{pairs}/{pairs} done")
+
+
+def test_a_long_run_shows_that_it_is_alive(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.cli.progress.SILENCE", -1.0)
+    assert len(lines(1000, capsys)) == 1000
+
+
+def test_the_model_on_all_rows_is_no_fold(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress.event(Event("partial", 1, "all", 2, 2, 1, 1, None, finished=True))
+    assert capsys.readouterr().err == "1/1 done  (seed 1, all rows, partial)\n"
+
+
+def test_quiet_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(quiet=True) as progress:
-        progress.event(finished(1, 1))
+        progress.event(Event("fedavg", 0, "", 5, 5, 1, 1, 1.0, finished=True))
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Data sets by name: heart-disease, digits, fashion-mnist, mean-estimation, and `load` itself."""
+"""Data sets by name: heart-disease, nhefs, digits, fashion-mnist, mean-estimation, and `load` itself."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def tiny(tmp_path):
 def test_every_entry_says_what_it_is():
     assert list(DATASETS) == [
         "heart-disease",
+        "nhefs",
         "digits",
         "fashion-mnist",
         "cifar10",
@@ -62,7 +63,9 @@ def test_every_entry_says_what_it_is():
         assert len(entry.details) > 50
 
 
-@pytest.mark.parametrize("name", ["heart-disease", "digits", "mean-estimation"])
+@pytest.mark.parametrize(
+    "name", ["heart-disease", "nhefs", "digits", "mean-estimation"]
+)
 def test_defaults_spelled_out_are_the_defaults(name):
     defaults = dict(DATASETS[name].defaults)
     split = defaults.pop("split", None)
@@ -124,6 +127,22 @@ def test_defaults_spelled_out_are_the_defaults(name):
 def test_wrong_names_and_options_are_refused(name, options, sentence):
     with pytest.raises(InputError, match=sentence):
         load(name, **options)
+
+
+def test_nhefs_holds_every_person_once_and_no_place_or_number_of_a_person():
+    from coterie.data.sets.nhefs import FOLDER
+
+    clients = load("nhefs")
+    labels = [part.labels for client in clients for _, part in client.parts()]
+    deaths = sum(int(label.sum()) for label in labels)
+    assert (sum(map(len, labels)), deaths) == (1629, 318)
+    assert len(clients) == 8
+    assert clients.train.inputs.shape[1] == 11
+    headers = {f.read_text().partition("\n")[0] for f in FOLDER.glob("*.csv")}
+    assert len(headers) == 1
+    assert not {"birthplace", "seqn", "race"} & set(headers.pop().split(","))
+    terms = (FOLDER / "LICENSE.md").read_text(encoding="utf-8")
+    assert "statistical reporting and analysis only" in " ".join(terms.split())
 
 
 def test_digits():

@@ -1,101 +1,45 @@
-"""Claims about the demo: each is an interval, and one that fails on one set of seeds says nothing there."""
+"""Reruns of the examples: words are counted, and an answer that changes with the folds is not called stable."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import fake_run
 import pytest
-from benchmarks.claims import CLAIMS, Claim, check, contradicted, page, summary
-
-from coterie.report.results import Results
-
-BIAS = {**fake_run.STORY["fedavg"], "switzerland": (0.927, 0.56, 0.770, 0.272)}
-TRUTH = {**fake_run.STORY, "fedavg+bias": BIAS}
+from benchmarks import claims
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return Results.load(
-        fake_run.heart(
-            tmp_path_factory.mktemp("heart"),
-            truth=TRUTH,
-            tuned={"fedavg+bias": "fedavg"},
-        )
-    )
+def words(**told: list[str]) -> list[dict[str, str]]:
+    """One dictionary a rerun, from the words of each client."""
+    runs = zip(*told.values(), strict=True)
+    return [dict(zip(told, run, strict=True)) for run in runs]
 
 
-def claim(**changes: object) -> Claim:
-    return CLAIMS[0]._replace(**changes)  # type: ignore[arg-type]
+def test_words_that_differ_from_the_commonest_are_counted() -> None:
+    same = words(a=["join"] * 4, b=["undecided"] * 4)
+    assert claims.share_of_others(same) == 0
+    one = words(a=["join", "join", "join", "probably join"], b=["undecided"] * 4)
+    assert claims.share_of_others(one) == pytest.approx(1 / 8)
 
 
-def test_a_claim_holds_if_its_interval_lies_on_the_claimed_side(
-    results: Results,
-) -> None:
-    worse = check(claim(), results)
-    assert (worse.words, worse.holds) == ("worse", True)
-    assert worse.low is not None
-    assert 0 < worse.low < worse.mean
-    assert not check(claim(expected="better"), results).holds
-    assert not check(claim(expected="no difference"), results).holds
-    turned = check(claim(method="local", other="fedavg", expected="better"), results)
-    assert turned.mean == pytest.approx(-worse.mean)
-    assert turned.holds
+def test_the_page_shows_what_the_demo_says_and_how_often_each_word_fell() -> None:
+    again = words(west=["join", "join", "undecided"], long_beach=["undecided"] * 3)
+    demo = {"west": "Join (99 %): it helps.", "long_beach": "Undecided."}
+    text = claims.page({"nhefs": {"demo": demo, "words": again}})
+    assert "3 times with other folds: 17% of 6 words" in text
+    assert "- **West**: Join (99 %): it helps." in text
+    assert "| undecided | 1 | 3 |" in text
+    assert "| join | 2 | 0 |" in text
 
 
-def test_no_difference_holds_only_where_none_is_shown(results: Results) -> None:
-    same = claim(method="fedavg+bias", expected="no difference")
-    assert check(same, results).holds
-    assert check(same, results).words in ("no harm", "not settled")
-    assert not check(same._replace(expected="better"), results).holds
+@pytest.mark.parametrize("name", claims.EXAMPLES)
+def test_the_methods_of_the_reruns_are_among_those_of_the_example(name: str) -> None:
+    from coterie.run.method_tables import label_of
+    from coterie.run.tables import preset
 
-
-def test_every_claim_is_of_the_preset_and_can_be_checked(results: Results) -> None:
-    for one in CLAIMS:
-        assert check(one, results).low is not None, one.text
-
-
-def found(results: Results) -> dict[str, Any]:
-    """What `main` writes, of the same numbers on both sets: every claim holds, and one of two runs tells Hungary something else."""
-    claims = {c.text: check(c, results)._asdict() | {"holds": True} for c in CLAIMS}
-    words = [dict.fromkeys(results.clients, "safe to join") for _ in range(2)]
-    words[1]["hungary"] = "undecided"
-    demo = {"demo": dict.fromkeys(results.clients, "Join (99 %): it helps.")}
-    sets = {
-        name: {
-            "claims": {k: dict(v) for k, v in claims.items()},
-            "summary": summary(results),
-            "words": words,
-        }
-        for name in ("seeds 2 to 5", "seeds 6 to 9")
-    }
-    return demo | sets
-
-
-def test_one_that_fails_on_one_set_leaves_the_page(results: Results) -> None:
-    measured = found(results)
-    whole = " ".join(page(measured).split())
-    assert all(f"- {c.text}: " in whole for c in CLAIMS)
-    assert "| local | .4" in whole
-    measured["seeds 6 to 9"]["claims"][CLAIMS[1].text]["holds"] = False
-    shorter = " ".join(page(measured).split())
-    assert CLAIMS[1].text not in shorter
-    assert CLAIMS[0].text in shorter
-
-
-def test_answers_are_counted_over_runs(results: Results) -> None:
-    text = page(found(results))
-    assert "- **Long Beach**: Join (99 %): it helps." in text
-    assert (
-        "In 4 other runs of the demo the hospitals read these answers; 2 of 16"
-        in " ".join(text.split())
-    )
-    assert "| safe to join | 4 | 2 | 4 | 4 |" in text
-    assert "| undecided | 0 | 2 | 0 | 0 |" in text
+    entries = [label_of(entry) for entry in preset(name)["methods"]]
+    assert set(claims.METHODS) <= set(entries)
 
 
 @pytest.mark.parametrize(
-    ("words", "both_ways"),
+    ("told", "both_ways"),
     [
         (["join", "stay alone", "join", "probably stay alone"], True),
         (["join", "probably join", "stay alone", "undecided"], False),
@@ -103,9 +47,7 @@ def test_answers_are_counted_over_runs(results: Results) -> None:
     ],
 )
 def test_nobody_may_be_told_both_more_than_once(
-    words: list[str], both_ways: bool
+    told: list[str], both_ways: bool
 ) -> None:
-    assert (
-        contradicted([{"a": word, "b": "undecided"} for word in words])
-        == ["a"] * both_ways
-    )
+    again = words(a=told, b=["undecided"] * 4)
+    assert claims.contradicted(again) == ["a"] * both_ways

@@ -145,7 +145,7 @@ def test_the_page_says_everything(tmp_path: Path) -> None:
     for text in (
         said,
         "Averaging (fedavg) : better ",
-        "meritfed A model for each client, which learns with those whose rows lower its own loss.",
+        "meritfed : a model for each client, which learns with those whose rows lower its own loss.",
         "41 test rows · 82 training rows · ",
         "Higher AUC: better ranking; lower log-loss: more honest risks.",
         "AUC covers 3 of 4 clients: Switzerland has under 10 test rows of a class.",

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.spelling import duration
+from coterie.run.files import ALL
 from coterie.study.progress import Event
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 SLOW = 5.0
 """Seconds after which a site that was asked is called slow."""
-
-
-MOST_LINES = 10
-"""Plain lines about complete runs: more would push the answer off the screen."""
+LINES = 10
+"""Most lines of progress before an answer where there is no terminal, as in a log or a notebook."""
+SILENCE = 600.0
+"""Seconds after which a line is due, however many there were: a log must show that a long run is alive."""
 
 
 class Progress:
@@ -29,7 +30,8 @@ class Progress:
         self._live: Any = None
         self._bar: Any = None
         self._seen: Event | None = None
-        self._ninths = -1
+        self._shown = 0
+        self._shown_at = 0.0
         self._waited: dict[tuple[str, int], float] = {}
         self._named: dict[str, set[str]] = {"slow": set(), "gone": set()}
 
@@ -100,16 +102,17 @@ class Progress:
                 left=status,
             )
         elif event.finished and not self._quiet and self._is_due(event):
-            self._line(
-                f"{_turn(event)}  {event.label:<12} {event.rounds} rounds  {status}"
-            )
+            self._line(f"{status}  ({_turn(event)}, {event.label})")
 
     def _is_due(self, event: Event) -> bool:
-        """Return True if a plain line is due: the first run, and one for each further ninth of all runs."""
-        ninths = event.done * (MOST_LINES - 1) // event.pairs
-        is_due = ninths > self._ninths
-        self._ninths = max(ninths, self._ninths)
-        return is_due
+        """Return True for the first run that ends, for each further ninth of the runs, and after a long silence."""
+        first = self._shown == 0
+        share = 1 + event.done * (LINES - 1) // event.pairs
+        long_silent = time.monotonic() - self._shown_at > SILENCE
+        if not first and share <= self._shown and not long_silent:
+            return False
+        self._shown, self._shown_at = max(share, self._shown), time.monotonic()
+        return True
 
     def show_sites(self, watched: Watched) -> None:
         """Show where a run on sites elsewhere stands; a site that is slow or gone is named once."""
@@ -150,5 +153,9 @@ class Progress:
 
 
 def _turn(event: Event) -> str:
-    """Name the seed that runs, and its fold: `seed 0, fold 3`."""
-    return f"seed {event.seed}{f', fold {event.fold}' if event.fold else ''}"
+    """Name the seed that runs, and its fold: `seed 0, fold 3`; the model for new rows is trained on all rows."""
+    if event.fold == ALL:
+        return f"seed {event.seed}, all rows"
+    return (
+        f"seed {event.seed}, fold {event.fold}" if event.fold else f"seed {event.seed}"
+    )

@@ -9,7 +9,7 @@ from coterie.base.spelling import count
 from coterie.report.grids import MANY
 from coterie.report.results import Results
 from coterie.report.text import printable, wrap
-from coterie.report.words import Story, facts, name_clients, tell
+from coterie.report.words import Story, facts, gists, name_clients, tell
 
 LINES = 34
 NARROWEST = 40
@@ -33,6 +33,9 @@ def answer_lines(
         for text in filter(None, (story.answer[0], story.group))
         for line in wrap(text, width, "  ")
     ]
+    terms = [
+        line for text in _terms(results, story) for line in wrap(text, width, "  ")
+    ]
     overall = [line for text in story.answer[1:] for line in wrap(text, width, "  ")]
     remarks = [
         line for text in _remarks(results, story) for line in wrap(text, width, "  ")
@@ -43,6 +46,7 @@ def answer_lines(
         for client in story.clients
     ]
     head += ["", *lead]
+    head += ["", *terms] if terms else []
     room = LINES - len(head) - len(remarks) - len(tail) - 3 - 2 * bool(results.notes)
     if (
         overall
@@ -96,13 +100,20 @@ def _client(
     ]
 
 
+def _terms(results: Results, story: Story) -> list[str]:
+    """What the verdicts below speak of, explained before it stands there first: methods by name, and metrics."""
+    methods = gists(results, story.verdicts)
+    texts = [f"{name}: {gist}." for name, gist in methods.items()]
+    return [*texts, story.meaning] if story.meaning else texts
+
+
 def _remarks(results: Results, story: Story) -> list[str]:
     unproven = [
         c
         for c in results.clients
         if results.unproven(c) and not results.comparisons.small(c)
     ]
-    texts = [story.meaning, *story.caveats] if story.meaning else list(story.caveats)
+    texts = list(story.caveats)
     if unproven:
         texts.insert(
             0,

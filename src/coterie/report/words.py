@@ -55,6 +55,8 @@ GISTS = {
     "fedavg": "one model for all, the average of what each client learns",
     "fedprox": "one model for all, the average of what each client learns while it is held near that model",
     "meritfed": "a model for each client, which learns with those whose rows lower its own loss",
+    "partial": "a model for each client, drawn towards those of the others as far as they are alike",
+    "fixed-effects": "one model for all, in which each client keeps its own base risk",
 }
 """Methods by name, for readers who have not heard of them."""
 GROUPS: dict[Kind, str] = {
