@@ -68,6 +68,8 @@ def test_a_hospital_outside_is_predicted_by_the_mean(finished, capsys):
     assert capsys.readouterr().out == by_run.out
     card = (outside / "card.md").read_text()
     assert "a hospital that took no part" in card
+    assert "A hospital outside is served the mean of the models" in card
+    assert "4 left out in turn" in card
     assert "| age |" in card
     assert "switzerland" in card
 

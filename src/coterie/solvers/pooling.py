@@ -139,6 +139,12 @@ class Sums(NamedTuple):
     intercept: Tensor
     intercept_square: Tensor
 
+    @classmethod
+    def of_terms(cls, terms: Tensor, slopes: int) -> Sums:
+        """Add up what each of m clients told, its terms one behind the other [m, 5 D + C + 2]."""
+        intercepts = terms.shape[1] - 5 * slopes - 2
+        return cls(*add_up(terms).split([slopes] * 5 + [1, intercepts, 1]))
+
 
 class Pooled(NamedTuple):
     """The result of the steps.
@@ -305,8 +311,8 @@ def pool(
     theta = own
     for _ in range(steps):
         theta, variance = modes(quadratics, theta, prior, u)
-        terms = sums_of(theta, variance, prior, u)
-        new = update(prior, Sums(*map(add_up, terms)), clients, held)
+        terms = torch.cat(sums_of(theta, variance, prior, u), 1)
+        new = update(prior, Sums.of_terms(terms, slopes), clients, held)
         if held.u is None:
             u = robust_weights(theta, variance, new.mu, prior.t)
         prior = new
