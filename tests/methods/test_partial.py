@@ -45,8 +45,8 @@ MUTANTS = {
         ),
         (
             "solvers/pooling.py",
-            "sums.offset / old.t - old.mu / old.s2",
-            "sums.offset / old.t + old.mu / old.s2",
+            "sums.offset / old.t - old.mu / s2",
+            "sums.offset / old.t + old.mu / s2",
         ),
         ("solvers/pooling.py", "clients - used + PSEUDO_CLIENTS", "clients - used"),
         (
@@ -67,8 +67,8 @@ MUTANTS = {
         ),
         (
             "solvers/pooling.py",
-            "sums.intercept_square[0] - clients * m0.square().sum()",
-            "sums.intercept_square[0]",
+            "sums.intercept_square[..., 0] - clients * m0.square().sum(-1)",
+            "sums.intercept_square[..., 0]",
         ),
         (
             "solvers/pooling.py",

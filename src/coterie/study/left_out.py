@@ -31,6 +31,8 @@ from coterie.solvers import pooling
 FEWEST_CLIENTS = 3
 """Clients below which nothing is known of how much hospitals differ."""
 FEWEST_ROWS = 2
+AT_ONCE = 1 << 22
+"""Numbers in the curvatures of federations that are solved side by side: 32 MiB."""
 
 
 def measure_left_out(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> Run:
@@ -69,13 +71,17 @@ def centres_without(prior: Mapping[str, Any]) -> Tensor:
     fields = (prior[name] for name in pooling.Quadratics._fields)
     quadratics = pooling.Quadratics(*fields)
     own, slopes = prior["own"], len(prior["mu"])
+    count = len(own)
+    everyone = torch.arange(count)
+    # In row k all clients but k [m, m - 1].
+    others = torch.stack([everyone[everyone != k] for k in range(count)])
+    at_once = max(AT_ONCE // quadratics.curvature.numel(), 1)
     centres = []
-    for k in range(len(own)):
-        others = torch.arange(len(own)) != k
-        of_others = pooling.Quadratics(*(part[others] for part in quadratics))
-        pooled = pooling.pool(of_others, own[others], slopes)
+    for rows in others.split(at_once):
+        of_others = pooling.Quadratics(*(part[rows] for part in quadratics))
+        pooled = pooling.pool(of_others, own[rows], slopes)
         centres.append(pooled.prior.centre())
-    return torch.stack(centres)
+    return torch.cat(centres)
 
 
 @torch.no_grad()
