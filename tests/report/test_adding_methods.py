@@ -1,4 +1,4 @@
-"""To add a method to the hospitals' comparison weakens no word, whichever method it is. The law on drawn losses is in test_report_words."""
+"""To add a method to the hospitals' comparison weakens no word, whichever it is. The law on drawn losses is in test_report_words."""
 
 from __future__ import annotations
 
