@@ -36,7 +36,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, NamedTuple
 
@@ -201,7 +201,7 @@ class Local(Method[State]):
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
         """One round of all clients; the model of a client that failed stays."""
-        clients = federation.everyone
+        clients: Iterable[str] = federation.everyone
         if not state.solved:
             trained = self._train(state, federation)
             clients = trained.clients

@@ -264,7 +264,11 @@ class _Loop:
                 self.engine.clients,
             ),
         }
-        self.record.add(number, log, with_weights=due)
+        if was_finished:
+            self._final_log = log
+            self._repeat_log(number, log)
+        else:
+            self.record.add(number, log, with_weights=due)
         self._notice_empty_pool(number, log)
         honest = self.federation.view(view.clients, number, self.attempt)
         if measured:
@@ -275,9 +279,18 @@ class _Loop:
             self.record.add(number, measured.log)
         if due:
             self._evaluate(new_state, honest)
-        if was_finished:
-            self._final_log = log
         return new_state
+
+    def _repeat_log(self, number: int, log: Log) -> None:
+        """Write down what a method says that had finished before this round: in rounds that are evaluated, as it stays the same.
+
+        Its weights, of many clients a large table, are written down once, and in the last round. All this follows from the state
+        and from what was written, so that a resumed run writes the same.
+        """
+        if not self._is_due(number):
+            return
+        is_new = number == self.rounds or not self.record.weight_rows
+        self.record.add(number, log, with_weights=is_new)
 
     def _is_idle(self, state: Any) -> bool:
         """Return True if the round asks nobody and changes nothing: the method has finished, and was evaluated since."""
@@ -291,14 +304,10 @@ class _Loop:
         )
 
     def _pass_idle_round(self, state: Any, number: int) -> None:
-        """Write down again what the method said last, and the last evaluation, in rounds that are evaluated.
-
-        Weights are written down in the last round alone: of many clients they are a large table.
-        """
+        """Write down again what the method said last, and the last evaluation, in rounds that are evaluated."""
         if not self._is_due(number):
             return
-        said = self._final_log or {}
-        self.record.add(number, said, with_weights=number == self.rounds)
+        self._repeat_log(number, self._final_log or {})
         self.record.history.parts += self.evaluator.repeat(number)
         measured = self.method.measure(state, self._everybody(number))
         self.record.add(

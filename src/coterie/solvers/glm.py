@@ -291,7 +291,7 @@ def mode(
     leading = precision.shape[:-1]
     if weights is not None:
         # That of torch imports a quarter of a second's worth of modules.
-        leading = np.broadcast_shapes(leading, weights.shape[:-1])
+        leading = torch.Size(np.broadcast_shapes(leading, weights.shape[:-1]))
     row_weights = weights
     if scale != 1:
         ones = torch.ones(len(inputs), dtype=torch.float64)
