@@ -102,6 +102,12 @@ def outside(results: Results, method: str) -> Outside | None:
     return None
 
 
+def first_outside_words(results: Results) -> str:
+    """The sentence of the first method of which that was measured; empty if there is none."""
+    told = (outside_words(results, method) for method in results.federated)
+    return next(filter(None, told), "")
+
+
 def outside_words(results: Results, method: str) -> str:
     """The same in a sentence; empty where nothing is known."""
     found = outside(results, method)

@@ -16,7 +16,6 @@ from coterie.base.spelling import count
 from coterie.report.alike import with_whom
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
-from coterie.report.outside import outside_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
 from coterie.report.text import (
@@ -516,12 +515,6 @@ def _combination(results: Results) -> list[str]:
     ]
 
 
-def _outside(results: Results) -> list[str]:
-    """What a hospital may expect that took no part, by the first method of which that was measured."""
-    told = (outside_words(results, method) for method in results.federated)
-    return [text for text in told if text][:1]
-
-
 def _rivals(results: Results) -> list[str]:
     """What joining was compared with, where rows are those of tables."""
     own = "your own model" if results.model != "logistic" else "your own linear model"
@@ -556,7 +549,7 @@ def _caveats(results: Results, shown: int) -> list[str]:
             f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5."
         )
     elif compared:
-        texts += [RULE, *_rivals(results), *_outside(results)]
+        texts += [RULE, *_rivals(results)]
         if (
             0
             < (small := sum(results.comparisons.small(c) for c in results.clients))
