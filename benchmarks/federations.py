@@ -165,9 +165,9 @@ KINDS: Mapping[str, Kind] = {
 DRAWN_BY = 20261129
 
 
-def _drawn() -> dict[str, Kind]:
+def drawn(seed: int) -> dict[str, Kind]:
     """Ten kinds that a seed draws: number and sizes of clients, likeness, groups, shifts and how rare the outcome is."""
-    rng = np.random.default_rng(DRAWN_BY)
+    rng = np.random.default_rng(seed)
     kinds: dict[str, Kind] = {}
     while len(kinds) < 10:
         members = int(rng.integers(3, 13))
@@ -218,7 +218,7 @@ def _mixed(
 
 SETS: Mapping[str, Mapping[str, Kind]] = {
     "written down": KINDS,
-    "drawn by a seed": _drawn(),
+    "drawn by a seed": drawn(DRAWN_BY),
 }
 
 

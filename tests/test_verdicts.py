@@ -28,7 +28,7 @@ def test_a_share_has_the_error_of_its_clusters() -> None:
 def test_the_drawn_kinds_follow_from_their_seed() -> None:
     drawn = federations.SETS["drawn by a seed"]
     assert len(drawn) == 10
-    assert list(drawn) == list(federations._drawn())
+    assert list(drawn) == list(federations.drawn(federations.DRAWN_BY))
 
 
 @pytest.fixture(scope="module")

@@ -228,7 +228,7 @@ def test_t9_own_models_and_updates_of_references_do_not_leave_the_child(behind):
     assert float(delta.norm()) <= 0.001 * (1 + 1e-5)
     assert site.ask(own_model, x=site.x, key="ditto") == {}
     site.begin(pair="local-0")
-    assert list(site.ask(train_alone, x=site.x, local=trains)) == ["done"]
+    assert list(site.ask(train_alone, x=site.x, local=trains)) == ["solved"]
     assert site.ask(model_alone, x=site.x) == {}
     assert (
         site.ask(evaluate, x=None, part="test", metrics=("accuracy", "auc"))[

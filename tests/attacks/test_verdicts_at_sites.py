@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from hospital import FEDAVG, Hospital
+from safetensors.torch import load_file
 from test_a_site_obeys_its_plan import refused
 from three_sites import ThreeSites
 
@@ -18,8 +21,12 @@ import coterie as ct
 from coterie.algorithms.local import model_alone, train_alone
 from coterie.cli.main import main
 from coterie.compute.metrics import baselines, evaluate
+from coterie.compute.outcomes import BOOSTED
+from coterie.contract.wire import decode
 from coterie.data.parts import with_fold
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
+from coterie.filters.clip import Clip
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.report.card import card
 from coterie.report.results import Results
 from coterie.report.verdicts import verdict
@@ -27,7 +34,7 @@ from coterie.report.words import badge, headline
 from coterie.run.files import PAIRED
 from coterie.samplers.weighted import class_counts
 from coterie.sites.backend import Sites
-from coterie.sites.comparisons import note_outcomes, paired_errors
+from coterie.sites.comparisons import comparisons, note_outcomes, paired_errors
 from coterie.sites.log import entries
 from coterie.sites.plan_words import in_words
 from coterie.sites.secret_noise import key_file
@@ -68,9 +75,11 @@ def here_and_there(folder, **plan):
         )
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
     data = {"folder": str(folder / "files"), **options}
-    # Sites compare with the linear model alone.
-    linear = replace(town.experiment.run, rivals=("linear",))
-    run_experiment(replace(town.experiment, data=data, run=linear), here)
+    run = town.experiment.run
+    if "split" not in plan:
+        # Without folds sites compare with the linear model alone.
+        run = replace(run, rivals=("linear",))
+    run_experiment(replace(town.experiment, data=data, run=run), here)
     run_experiment(
         town.experiment, there, backend=Sites(Remote(town, "run", plan=town.plan))
     )
@@ -314,7 +323,7 @@ def test_a_site_solves_its_own_model_as_one_machine_does(tmp_path, fold):
     planned = made.rows.approved.plan.experiment
     method = planned.build_method(planned.methods[0])
     told = made.ask(train_alone, x=made.x, local=method.local, exact=True)
-    assert {**told} == {"done": torch.tensor([True])}
+    assert {**told} == {"solved": torch.tensor([True])}
     assert not made.ask(model_alone, x=made.x)  # it stays
     kept = made.rows.shard.memory.save()
     whole = made.rows.clients
@@ -521,3 +530,44 @@ def test_terminal_report_json_python_card_and_sites_say_the_same_words(
         assert re.sub(r"[\d.,]+", "#", there[client].reason) == re.sub(
             r"[\d.,]+", "#", answer.reason
         )
+
+
+def test_boosted_trees_of_a_site_are_those_of_one_machine(in_folds):
+    """The gain over them is told as between methods; losses of rows stay at the site, and no tree does."""
+    here, there = in_folds
+    for client in here.clients:
+        for method in ("local", *here.federated):
+            mine, theirs = (
+                r.comparisons.gain(method, client, "loss", BOOSTED)
+                for r in (here, there)
+            )
+            assert theirs.estimate == pytest.approx(mine.estimate, abs=1e-6)
+            assert theirs.error == pytest.approx(mine.error, rel=SAME)
+        mine, theirs = (
+            r.comparisons.outcomes.boosted_loss(client) for r in (here, there)
+        )
+        assert theirs == pytest.approx(mine, abs=1e-9)
+    assert there.comparisons.outcomes.has_boosted
+    (ours,) = (here.folder / "outcomes").glob("local-0-k0.safetensors")
+    expected = load_file(ours)
+    name = hashlib.blake2b(b"local-0-k0", digest_size=12).hexdigest()
+    kept = list(there.folder.parent.rglob(f"{name}-outcomes.safetensors"))
+    assert len(kept) == len(here.clients)
+    ends = expected["offsets"].tolist()
+    losses = [expected["boosted_loss"][a:b] for a, b in pairwise(ends)]
+    for path in kept:
+        found = decode(path.read_bytes())
+        assert {*found} <= {*expected}
+        assert any(torch.equal(found["boosted_loss"], own) for own in losses)
+
+
+def test_behind_secret_noise_no_trees_are_fitted(tmp_path):
+    """It hides what one row adds to a sum, and one row moves the losses of all others under the trees."""
+    town = ThreeSites(tmp_path, METHODS, TWO, rounds=1, split={"folds": 3})
+    assert ("fedavg", BOOSTED) in comparisons(town.experiment)
+    noise = GaussianNoise(sigma=1.0, secret=True)
+    hidden = replace(town.experiment, filters=(Clip(), noise))
+    assert not [pair for pair in comparisons(hidden) if BOOSTED in pair]
+    linear = replace(town.experiment.run, rivals=("linear",))
+    alone = replace(town.experiment, run=linear)
+    assert not [pair for pair in comparisons(alone) if BOOSTED in pair]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from coterie.base.errors import InputError
 from coterie.cli.main import main
 from coterie.data import apply_recipe
 from coterie.data.sets.heart_disease import FOLDER
+from coterie.report.html import write
 from coterie.solvers import glm, pooling
 from coterie.study.outside import own_mode, solve_own
 
@@ -68,8 +71,20 @@ def test_a_hospital_outside_is_predicted_by_the_mean(finished, capsys):
     assert capsys.readouterr().out == by_run.out
     card = (outside / "card.md").read_text()
     assert "a hospital that took no part" in card
+    assert "A hospital outside is served the mean of the models" in card
+    assert "4 left out in turn" in card
     assert "| age |" in card
     assert "switzerland" in card
+
+
+def test_the_report_says_what_a_hospital_outside_may_expect(finished, tmp_path):
+    pytest.importorskip("jinja2")
+    run, outside = finished
+    page = html.unescape(write(run).read_text(encoding="utf-8"))
+    page = page.replace("\u00a0", " ")  # where no line is to be broken
+    card = (outside / "card.md").read_text()
+    (said,) = re.findall(r"A hospital outside is served .* left out in turn\)", card)
+    assert said in page
 
 
 def test_own_rows_give_the_mode_under_the_prior(finished, tmp_path):

@@ -106,7 +106,7 @@ POINTS = {
         "round 5 <task coterie_user_remembers:update"
     ),
     "before a checkpoint, its history appended": at(
-        "coterie.run.checkpoint.write_checkpoint", "before", "'round': 4,", 3
+        "coterie.run.checkpoint.write_checkpoint", "before", "'round': 4,", 2
     ),
     "between writing and renaming a checkpoint": rename(
         "before", "momentum-0/checkpoint.safetensors", 4

@@ -172,24 +172,21 @@ def test_once_it_has_converged_nobody_is_asked():
 
 
 def test_a_step_too_far_is_halved():
-    """Rows far out make the likelihood flat where a whole Newton step lands."""
-    x = torch.tensor([[0.02], [-0.02], [0.02], [60.0]]).double()
-    y = torch.tensor([1, 0, 0, 1])
-    clients = Clients(
-        [Client(name, Part(x * s, y)) for name, s in (("a", 1.0), ("b", 9.0))]
-    )
+    """Cases are rare where most rows are, so that the first Newton step goes four times as far as the maximum."""
+    x = torch.tensor([0.0] * 100 + [1.0] * 4).double()[:, None]
+    y = torch.tensor([1] + [0] * 99 + [1, 1, 0, 0])
+    clients = Clients([Client(name, Part(x, y)) for name in "ab"])
     problem = Problem(clients, nn.Linear(1, 1).double())
-    found = trained(ct.FixedEffects(ridge=1e-4), problem, 60)
+    found = trained(ct.FixedEffects(ridge=1e-4), problem, 20)
     design, labels, _ = with_indicators(tables_of(problem))
     precision = torch.tensor([1e-4, 5e-6, 5e-6, 1e12])
     expected = glm.mode(
         torch.tensor(design), torch.tensor(labels), glm.FAMILIES["binary"], precision
     )
     torch.testing.assert_close(
-        found.models["a"][0], expected.theta[0], rtol=0, atol=1e-6
+        found.models["a"][0], expected.theta[0], rtol=0, atol=1e-8
     )
-    asked = [r.round for r in found.asks if r.task.endswith(":tell_profile")]
-    assert len(asked) > 10
+    assert found.state.rounds < 20
 
 
 def test_a_client_with_one_class_is_served_finite_numbers():

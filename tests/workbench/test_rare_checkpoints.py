@@ -76,3 +76,39 @@ def test_a_stopped_command_says_which_rounds_are_saved(tmp_path, monkeypatch, ca
         assert main([*command, "--set", "run.save_every=2"]) == 130
     assert "stopped; one round in 2 is saved. Go on" in capsys.readouterr().err
     assert main([*command, "--set", "run.save_every=3", "--resume"]) == 0
+
+
+SOLVED = (ct.Local(), ct.FixedEffects(), ct.Partial())
+
+
+@pytest.mark.parametrize("evaluate", [1, 3])
+@pytest.mark.parametrize("method", SOLVED, ids=lambda m: type(m).__name__)
+def test_a_run_goes_on_among_rounds_that_change_nothing(tmp_path, method, evaluate):
+    """Those rounds are not saved one by one, and a run that is stopped among them ends as if it had not been."""
+
+    def solved(folder: Path | None, **more) -> ct.Run:
+        settings = ct.RunSettings(evaluate=evaluate, **more)
+        return ct.fit(
+            method,
+            "heart-disease",
+            "logistic",
+            14,
+            checkpoint=folder,
+            settings=settings,
+        )
+
+    def end(number: int) -> None:
+        if number == 11:
+            raise KeyboardInterrupt
+
+    whole = solved(None)
+    with pytest.raises(KeyboardInterrupt):
+        solved(tmp_path, callbacks=(end,))
+    resumed = solved(tmp_path, resume=True)
+    assert resumed.history == whole.history
+    assert resumed.weight_rows == whole.weight_rows
+    assert resumed.weights == whole.weights
+    for name, model in whole.models.items():
+        assert resumed.models[name].equal(model)
+    asked = {record.round for record in whole.asks}
+    assert max(asked - {14}) < 11

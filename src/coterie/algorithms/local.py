@@ -36,7 +36,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, NamedTuple
 
@@ -54,6 +54,7 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.memory import NEVER
 from coterie.contract.method import Log, Method
+from coterie.contract.replies import Replies
 from coterie.contract.task import Flag, OneModel, task
 
 _DECAYS = Rule(
@@ -67,9 +68,9 @@ OWN = "alone"
 
 
 class Trained(NamedTuple):
-    """True of each client that has trained [n]."""
+    """Of each client that has trained, whether its model was solved for, so that no further round changes it [n]."""
 
-    done: Flag
+    solved: Flag
 
 
 @task
@@ -86,10 +87,11 @@ def train_alone(
     Where it is to be `exact` and the model is linear, it is solved for instead, once.
     """
     own_models = _solve(cohort, x) if exact else None
+    solved = own_models is not None
     if own_models is None:
         own_models = _train(cohort, x, local, dict(decays))
     cohort.keep(OWN, own_models)
-    return Trained(torch.ones(len(cohort.names), dtype=torch.bool))
+    return Trained(torch.full((len(cohort.names),), solved))
 
 
 def _train(
@@ -127,9 +129,10 @@ def model_alone(cohort: Cohort, *, x: OneModel) -> OwnModel:
 
 
 class State(NamedTuple):
-    """The model [d + b] from which all clients began."""
+    """The model [d + b] from which all clients began, and whether the model of each was solved for."""
 
     x: Tensor
+    solved: bool
 
 
 @options
@@ -184,7 +187,7 @@ class Local(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """All clients start from x."""
-        return State(x)
+        return State(x, solved=False)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a weight decay of a client that does not exist."""
@@ -198,20 +201,34 @@ class Local(Method[State]):
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
         """One round of all clients; the model of a client that failed stays."""
+        clients: Iterable[str] = federation.everyone
+        if not state.solved:
+            trained = self._train(state, federation)
+            clients = trained.clients
+            # A site is asked in every round: one that has lost its memory solves again.
+            asked_all = clients == federation.everyone
+            if federation.engine.simulated and asked_all:
+                state = state._replace(solved=bool(trained.solved.all()))
+        return state, {"weights": {name: {name: 1.0} for name in clients}}
+
+    def _train(self, state: State, federation: Federation) -> Replies[Trained]:
         decay_payload: dict[str, Any] = (
             {"decays": self.decays} if self.weight_decays else {}
         )
         # What an attack does to training can be compared with training alone.
         is_attacked = federation.engine.honest is not None
-        trained = federation.ask(
+        return federation.ask(
             federation.clients,
             train_alone,
             x=state.x,
             local=self.local,
             exact=self.exact and not is_attacked,
             **decay_payload,
-        ).clients
-        return state, {"weights": {name: {name: 1.0} for name in trained}}
+        )
+
+    def finished(self, state: State) -> bool:
+        """Once the model of each client was solved for."""
+        return state.solved
 
     def models(self, state: State) -> dict[str, Tensor]:
         """None that the server has."""

@@ -480,8 +480,7 @@ def _step_of_sums(state: State, federation: Federation) -> State:
         ]
     )
     replies = federation.ask(federation.everyone, step_sums, prior=packed, first=first)
-    summed = pooling.add_up(replies.terms)
-    sums = pooling.Sums(*summed.split([slopes] * 5 + [1, intercepts, 1]))
+    sums = pooling.Sums.of_terms(replies.terms, slopes)
     new = pooling.update(prior, sums, len(replies))
     return state._replace(
         x=new.centre().to(state.x),

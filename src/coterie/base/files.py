@@ -329,7 +329,10 @@ def write_checkpoint(
     }
     if on_device := [name for name in tensors if sources[name].device.type != "cpu"]:
         description["on_device"] = on_device
-    text = json.dumps({**description, SEAL: _seal(description, tensors)})
+    # As it is read back: JSON has lists for tuples, and texts for the keys of a dict.
+    content = json.dumps(description)
+    seal = _seal(json.loads(content), tensors)
+    text = f'{content[:-1]}, "{SEAL}": "{seal}"}}'
     write_atomically(
         path,
         lambda p: save_file(tensors, p, metadata={"coterie": text}),
@@ -371,13 +374,11 @@ def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
 
 
 def _seal(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """A hash of a checkpoint's JSON and of its tensors [any shape], on the CPU."""
+    """A hash of what a checkpoint's JSON was read as, and of its tensors [any shape], on the CPU."""
     import torch
 
-    # As it is read back: JSON has lists for tuples, and texts for the keys of a dict.
     digest = hashlib.blake2b(
-        json.dumps(json.loads(json.dumps(description)), sort_keys=True).encode(),
-        digest_size=16,
+        json.dumps(description, sort_keys=True).encode(), digest_size=16
     )
     for name in sorted(tensors):
         tensor = tensors[name]

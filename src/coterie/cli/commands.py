@@ -375,6 +375,7 @@ def _verify(args: argparse.Namespace) -> int:
 def _finalise(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.card import card
+    from coterie.report.outside import outside_words
     from coterie.report.results import Results
     from coterie.report.verdicts import fit_yourself
     from coterie.run.files import safe_name
@@ -404,7 +405,8 @@ def _finalise(args: argparse.Namespace) -> int:
         accept_change=args.accept_change,
     )
     shared = prior_words(target)
-    text = outside_card(results.title, method, final.rows)
+    expectation = outside_words(results, method)
+    text = outside_card(results.title, method, final.rows, expectation)
     if took_part:
         text = card(
             results, args.client, method, final.rows, threshold, rounds=final.rounds

@@ -61,8 +61,12 @@ class NotLinearError(InputError):
     """A model that no linear solver takes, or a loss."""
 
 
-def require_linear(model: nn.Module, loss: Loss, method: str) -> None:
-    """Raise `NotLinearError` unless the model is one linear layer with bias under the library's loss, and small enough to be solved."""
+def require_linear(model: nn.Module, loss: Loss, method: str) -> nn.Linear:
+    """Return the linear layer that the model is.
+
+    Raises:
+        NotLinearError: The model is not one linear layer with bias, its loss is not the library's, or it is too large to be solved.
+    """
     cure = f"leave out {method}, or take --model logistic"
     layer = linear_layer(model)
     if layer is None:
@@ -84,6 +88,7 @@ def require_linear(model: nn.Module, loss: Loss, method: str) -> None:
             f"{method} asks for the curvature of {size} parameters, {size * (size + 1) // 2} numbers a client; it takes up to "
             f"{MOST_PARAMETERS}; leave out {method}, or take fewer columns"
         )
+    return layer
 
 
 def counts(layout: Layout) -> tuple[int, int]:
@@ -106,13 +111,11 @@ def linear_rows(
         InputError: The model is not linear, rows are private, or the client may compute nothing of so few rows.
     """
     workspace = cohort.workspace
-    require_linear(workspace.model, workspace.loss, "the method")
+    layer = require_linear(workspace.model, workspace.loss, "the method")
     if workspace.veil is not None:
         raise InputError(
             "curvature is told as it is, and this plan hides losses behind secret noise; take a method that sends updates"
         )
-    layer = linear_layer(workspace.model)
-    assert layer is not None
     cohort.rows_of("train", client)  # raises for a client without rows
     cohort.require_enough(client, None)
     if numbers is None:

@@ -17,6 +17,7 @@ from coterie.report.decisions import (
 )
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
+from coterie.report.outside import outside_words
 from coterie.report.results import Results
 from coterie.report.scores import THRESHOLD
 from coterie.report.statistics import FEWEST_ROWS, Difference
@@ -96,6 +97,9 @@ def _purpose(
     pooled = with_whom(results, method, client)
     if pooled:
         lines.append(f"With whom: {pooled}.")
+    elsewhere = outside_words(results, method)
+    if elsewhere:
+        lines.append(elsewhere)
     better = fit_yourself(results, client)
     return [*lines, f"Note: {better}"] if better else lines
 

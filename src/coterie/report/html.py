@@ -25,6 +25,7 @@ from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
 from coterie.report.forecasts import forecasts
 from coterie.report.grids import budget, grid
+from coterie.report.outside import first_outside_words
 from coterie.report.pictures import forest_picture, link, network_picture
 from coterie.report.results import Results
 from coterie.report.text import number, percent, printable, unbroken
@@ -118,6 +119,7 @@ def _context(results: Results) -> dict[str, Any]:
         "title": printable(results.title),
         "facts": words.facts(results),
         "story": story,
+        "outside": first_outside_words(results),
         "badges": BADGES,
         "gists": words.gists(results, story.verdicts),
         "predicts": results.predicts,

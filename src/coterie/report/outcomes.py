@@ -277,8 +277,17 @@ class Outcomes:
                     return method
         return ""
 
+    @cached_property
+    def has_boosted(self) -> bool:
+        """Whether boosted trees were fitted, here or at some site."""
+        at_sites = any(other == BOOSTED for _, _, other, _ in self.from_sites)
+        return bool(self.boosted_with) or at_sites
+
     def boosted_loss(self, client: str) -> float:
         """Mean loss of a client's own boosted trees over rows and seeds; NaN where none were fitted."""
+        for (name, _, other, metric), told in self.from_sites.items():
+            if (name, other, metric) == (client, BOOSTED, "loss"):
+                return told.value - told.gap
         losses = [
             float(rows.boosted.mean())
             for rows in self.rows(self.boosted_with, client).values()

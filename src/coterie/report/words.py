@@ -520,7 +520,7 @@ def _combination(results: Results) -> list[str]:
 def _rivals(results: Results) -> list[str]:
     """What joining was compared with, where rows are those of tables."""
     own = "your own model" if results.model != "logistic" else "your own linear model"
-    if results.comparisons.outcomes.boosted_with:
+    if results.comparisons.outcomes.has_boosted:
         return [
             f"Joining is compared with {own} and with boosted trees of your own: the word is the weaker one, gains are over {own}."
         ]

@@ -89,6 +89,14 @@ class _Look(NamedTuple):
     values: Mapping[str, Measured]
 
 
+def _redated(values: Mapping[str, Measured], number: int) -> dict[str, Measured]:
+    """The same of round `number`, by split."""
+    return {
+        split: Measured(replace(found.metrics, round=number), found.sizes)
+        for split, found in values.items()
+    }
+
+
 def sample_clients(
     chosen: float | tuple[str, ...], everyone: tuple[str, ...], seed: int
 ) -> tuple[str, ...]:
@@ -164,13 +172,6 @@ class Evaluator:
 
     def look(self, models: Served, number: int) -> list[Part]:
         """Parts of the history for the models of round `number`."""
-        gradients = Row(
-            number,
-            "*",
-            "",
-            "row_gradients",
-            float(self._federation.session.spent["row_gradients"]),
-        )
         found = self._unchanged(models, number)
         if found is None:
             found = {}
@@ -181,6 +182,17 @@ class Evaluator:
         self.seen = _Look(number, models, found)
         if self._may_stand:
             self._standing = self.seen
+        return self._parts()
+
+    def repeat(self, number: int) -> list[Part]:
+        """Parts of the history for round `number`, in which the models are those that were evaluated last."""
+        values = _redated(self.seen.values, number)
+        self.seen = self.seen._replace(round=number, values=values)
+        return self._parts()
+
+    def _parts(self) -> list[Part]:
+        spent = float(self._federation.session.spent["row_gradients"])
+        gradients = Row(self.seen.round, "*", "", "row_gradients", spent)
         return [gradients, *[found.metrics for found in self.seen.values.values()]]
 
     def _unchanged(self, models: Served, number: int) -> dict[str, Measured] | None:
@@ -197,10 +209,7 @@ class Evaluator:
             told = values[split].metrics.clients if split in values else ()
             if [*told] != names:
                 return None
-        return {
-            split: Measured(replace(found.metrics, round=number), found.sizes)
-            for split, found in values.items()
-        }
+        return _redated(values, number)
 
     def _names(
         self, models: Served, split: str, only: tuple[str, ...] | None

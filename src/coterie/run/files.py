@@ -28,6 +28,9 @@ one split, and `unseen` stands only where it is true. docs/run-directory.md says
 ALL = "all"
 """In place of a fold's number: nothing is tested, and all rows train."""
 
+OUTSIDE_GAIN, OUTSIDE_ERROR = "outside_gain", "outside_error"
+"""In the prior of a run, of each client [m]: its mean gain over a constant prediction by a model of the others alone, and its error."""
+
 PAIRED = "paired.json"
 """Errors of paired differences that sites have told, whose rows are elsewhere."""
 

@@ -32,7 +32,7 @@ from coterie.run.callbacks import Callback, Metrics
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.contribution import Contributions, check_estimator
 from coterie.run.evaluation import Divergence, Evaluator, is_evaluated
-from coterie.run.history import ClientMetrics, History, Part, Record, Timing
+from coterie.run.history import History, Record, Timing
 from coterie.run.result import Run
 
 logger = logging.getLogger("coterie")
@@ -123,7 +123,7 @@ class _Loop:
             self.contributions = Contributions(
                 settings.contribution, engine.clients, self.own
             )
-        self._final_parts: list[Part] = []
+        self._final_log: Log | None = None
         self._preflight()
 
     def _preflight(self) -> None:
@@ -150,20 +150,24 @@ class _Loop:
             state, number = (
                 self._restore(files) if files and resumed else self._start(files)
             )
+            saved = number
             while not self._ends(followers, number) and number < rounds:
                 number += 1
                 started, asks = time.perf_counter(), len(session.asks)
-                state = self._round(state, number)
+                is_idle = self._is_idle(state)
+                if is_idle:
+                    self._pass_idle_round(state, number)
+                else:
+                    state = self._round(state, number)
                 total = time.perf_counter() - started
                 server_seconds = total - sum(ask.seconds for ask in session.asks[asks:])
                 self.record.seconds.append(Timing(number, total, server_seconds))
-                if files and (
-                    number % self.settings.save_every == 0 or number == rounds
-                ):
+                # An idle round takes no time, so that a resumed run may repeat it.
+                is_due = not is_idle and number % self.settings.save_every == 0
+                if files and (is_due or number == rounds):
                     files.save(state, number, self.record, session, self.engine)
-            if (
-                files and number % self.settings.save_every and number < rounds
-            ):  # a callback has ended the run
+                    saved = number
+            if files and saved < number:  # a callback has ended the run
                 files.save(state, number, self.record, session, self.engine)
         finally:
             followers.end()
@@ -260,7 +264,11 @@ class _Loop:
                 self.engine.clients,
             ),
         }
-        self.record.add(number, log, with_weights=due)
+        if was_finished:
+            self._final_log = log
+            self._repeat_log(number, log)
+        else:
+            self.record.add(number, log, with_weights=due)
         self._notice_empty_pool(number, log)
         honest = self.federation.view(view.clients, number, self.attempt)
         if measured:
@@ -269,11 +277,42 @@ class _Loop:
                 honest, self._models(state), models, log, orders
             )
             self.record.add(number, measured.log)
-        if due and was_finished and self._final_parts:
-            self._repeat_evaluation(new_state, honest)
-        elif due:
+        if due:
             self._evaluate(new_state, honest)
         return new_state
+
+    def _repeat_log(self, number: int, log: Log) -> None:
+        """Write down what a method says that had finished before this round: in rounds that are evaluated, as it stays the same.
+
+        Its weights, of many clients a large table, are written down once, and in the last round. All this follows from the state
+        and from what was written, so that a resumed run writes the same.
+        """
+        if not self._is_due(number):
+            return
+        is_new = number == self.rounds or not self.record.weight_rows
+        self.record.add(number, log, with_weights=is_new)
+
+    def _is_idle(self, state: Any) -> bool:
+        """Return True if the round asks nobody and changes nothing: the method has finished, and was evaluated since."""
+        return (
+            self._final_log is not None
+            and self.evaluator.seen.round > 0
+            and self.method.finished(state)
+            and type(self.sampler) is Sampler
+            and self.contributions is None
+            and self.settings.appeal is None
+        )
+
+    def _pass_idle_round(self, state: Any, number: int) -> None:
+        """Write down again what the method said last, and the last evaluation, in rounds that are evaluated."""
+        if not self._is_due(number):
+            return
+        self._repeat_log(number, self._final_log or {})
+        self.record.history.parts += self.evaluator.repeat(number)
+        measured = self.method.measure(state, self._everybody(number))
+        self.record.add(
+            number, as_log(measured, f"{self.own}.measure", self.engine.clients)
+        )
 
     def _notice_empty_pool(self, number: int, log: Log) -> None:
         """Say once that no client is left: nobody trains, so the model cannot win anybody back."""
@@ -286,21 +325,6 @@ class _Loop:
             self.own,
             number,
         )
-
-    def _repeat_evaluation(self, state: Any, view: Federation) -> None:
-        """Write down the last evaluation again, of models that no round changes any more."""
-        parts = [self._redated(part, view.round) for part in self._final_parts]
-        self.record.history.parts += parts
-        log = self.method.measure(state, view)
-        self.record.add(
-            view.round, as_log(log, f"{self.own}.measure", self.engine.clients)
-        )
-
-    @staticmethod
-    def _redated(part: Part, number: int) -> Part:
-        if isinstance(part, ClientMetrics):
-            return replace(part, round=number)
-        return part._replace(round=number)
 
     def _refuse_infinite(self, models: Mapping[str, Tensor], number: int) -> None:
         for name, x in models.items():
@@ -320,9 +344,6 @@ class _Loop:
         """Write down the metrics of all clients, and what the method itself measures in the round of this view."""
         found = self.evaluator.look(self._final_models(state, view.round), view.round)
         self.record.history.parts += found
-        measures_appeal = self.settings.appeal is not None
-        if self.method.finished(state) and not measures_appeal:
-            self._final_parts = found
         diverges = self.divergence.notice(found)
         if diverges:
             logger.warning("%s", diverges)

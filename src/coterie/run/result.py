@@ -233,13 +233,22 @@ class Run:
         return html_table(f"{repr(self)[1:-1]}; {self._split} rows", cells)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write models, history, weights and summary to one safetensors file; not the method's state, nor what was asked."""
+        """Write models, what clients share, history, weights and summary to one safetensors file; not the method's state, nor asks."""
         meaning = None if self.meaning is None else self.meaning._asdict()
         values = {name: getattr(self, name) for name in _KEPT} | {
             "history": self.history.columns()
         }
-        metadata = {**WRITER, "method": self.label, "meaning": meaning, **values}
-        write_tensors(Path(path), self.models, metadata)
+        shared = {k: v for k, v in self.prior.items() if isinstance(v, Tensor)}
+        others = {k: v for k, v in self.prior.items() if k not in shared}
+        metadata = {
+            **WRITER,
+            "method": self.label,
+            "meaning": meaning,
+            "prior": others,
+            **values,
+        }
+        tensors = {f"{_PRIOR}{name}": x for name, x in shared.items()}
+        write_tensors(Path(path), {**self.models, **tensors}, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], module: nn.Module) -> Run:
@@ -250,12 +259,26 @@ class Run:
         with open_tensors(
             Path(path), "pt", "it is not a saved run of this version"
         ) as (file, metadata):
-            models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             require_format(metadata, Path(path))
+            prior = dict(metadata["prior"])
+            if "clients" in prior:
+                prior["clients"] = tuple(prior["clients"])  # JSON has lists alone
+            models = {}
+            for name, x in tensors.items():
+                if name.startswith(_PRIOR):
+                    prior[name.removeprefix(_PRIOR)] = x
+                else:
+                    models[name] = x
             values = {name: metadata[name] for name in _KEPT}
             meaning = metadata["meaning"]
             run = cls(
-                metadata["method"], state=None, models=models, module=module, **values
+                metadata["method"],
+                state=None,
+                models=models,
+                module=module,
+                prior=prior,
+                **values,
             )
             if meaning is not None:
                 exact = {
@@ -276,6 +299,9 @@ class Run:
             )
         return run
 
+
+_PRIOR = "*/"
+"""What the names of tensors that clients share begin with in the file of a run; other tensors are models."""
 
 _KEPT = (
     "seed",

@@ -14,26 +14,46 @@ from typing import Annotated, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from coterie.compute.outcomes import CONSTANT
+from coterie.compute.outcomes import BOOSTED, CONSTANT
 from coterie.contract.task import Flag, Form, ModelOrOwn, Size, task
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
+from coterie.study.rivals import BASELINE
 
 TOLD = ("auc", "loss", "rmse", "mse", "accuracy")
 """Metrics of whose differences a site tells, in the order of the reply; `mse` is a share of the variance of the site's labels."""
 
 
 def comparisons(experiment: Experiment) -> tuple[tuple[str, str], ...]:
-    """Return which methods an experiment compares: each with the one that trains each client alone, and with a constant prediction."""
-    labels = experiment.labels
-    baseline = next(
-        (entry.label for entry in experiment.methods if entry.name == "local"), None
-    )
-    pairs = [
-        (label, baseline)
-        for label in labels
-        if baseline is not None and label != baseline
-    ]
+    """Return which methods an experiment compares: each with its rivals, and with a constant prediction.
+
+    The rivals are the method that trains each client alone, and boosted trees of the client's own where sites fit them.
+    """
+    labels, baseline = experiment.labels, baseline_of(experiment)
+    federated = [label for label in labels if baseline and label != baseline]
+    pairs = [(label, baseline) for label in federated]
+    if federated and fits_boosted_at_sites(experiment):
+        pairs += [(label, BOOSTED) for label in labels]
     return (*pairs, *((label, CONSTANT) for label in labels))
+
+
+def baseline_of(experiment: Experiment) -> str:
+    """Return the label of the method that trains each client alone; "" where there is none."""
+    alone = (entry.label for entry in experiment.methods if entry.name == BASELINE)
+    return next(alone, "")
+
+
+def fits_boosted_at_sites(experiment: Experiment) -> bool:
+    """Return True if sites are to fit boosted trees of their own, whose losses stay there.
+
+    Not without folds, where a verdict needs the gain of each seed, which is not told. Nor behind secret noise: it hides what
+    one row adds to a sum, and one row may change the loss of every other one under the trees.
+    """
+    is_hidden = any(
+        isinstance(step, GaussianNoise) and step.secret for step in experiment.filters
+    )
+    is_rival = "boosted" in experiment.run.rivals and bool(experiment.folds)
+    return is_rival and not is_hidden and not callable(experiment.run.loss)
 
 
 class Paired(NamedTuple):

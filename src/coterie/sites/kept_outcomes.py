@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.compute.outcomes import (
+    BOOSTED,
     CONSTANT,
     Rows,
     error_by_resampling,
@@ -28,7 +29,7 @@ from coterie.run.files import seed_suffix
 from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired
 from coterie.sites.secret_noise import KeyedVeil
-from coterie.study.row_outcomes import of_rows
+from coterie.study.row_outcomes import losses_of_boosted, of_rows
 
 
 class KeptOutcomes:
@@ -41,6 +42,8 @@ class KeptOutcomes:
         key: key of the site.
         veil: hides what one row adds to what is told; None where the plan has no secret noise.
         now: method, seed and fold that run now, the client and its model; None where nothing can be noted.
+        baseline: label of the method that trains each client alone; losses of boosted trees are kept beside its own.
+        boosted: whether to fit these.
     """
 
     def __init__(
@@ -51,9 +54,13 @@ class KeptOutcomes:
         key: bytes,
         veil: KeyedVeil | None = None,
         now: tuple[str, Clients, Workspace] | None = None,
+        *,
+        baseline: str = "",
+        boosted: bool = False,
     ) -> None:
         self._folder, self._turns, self._least, self._now = folder, turns, least, now
         self._key, self._veil = key, veil
+        self._baseline, self._boosted = baseline, boosted
 
     def note(self, x: Tensor) -> bool:
         """Write what model x [d + b] says of each test row; False where there are none.
@@ -70,6 +77,8 @@ class KeptOutcomes:
         workspace.train(False)
         scale = clients.label_scale
         outcomes = of_rows(workspace, client, client.train.labels, scale)
+        if self._boosted and pair in self._trainings_of(self._baseline):
+            outcomes |= losses_of_boosted(workspace, [client.train], client.test)
         if self._veil is not None:
             outcomes |= {
                 key: self._veil.bound_losses(outcomes[key])
@@ -91,14 +100,16 @@ class KeptOutcomes:
         """Compare `method` with `other`, mean over seeds; None if nothing may be said."""
         constant = other == CONSTANT
         rows_of_method = self._rows(method)
-        rows_of_reference = rows_of_method if constant else self._rows(other)
+        rows_of_reference = (
+            rows_of_method if constant else self._rows(self._kept_with(other))
+        )
         by_class = metric == "auc" or constant
         if any(
             _fewest(rows, by_class) < self._least
             for rows in (*rows_of_method.values(), *rows_of_reference.values())
         ):
             return None
-        instead = CONSTANT if constant else ""
+        instead = other if other in (CONSTANT, BOOSTED) else ""
         pairs = pair_influences(
             rows_of_method, rows_of_reference, metric, instead=instead
         )
@@ -162,17 +173,22 @@ class KeptOutcomes:
         """The hash of all that was noted of some methods in this run."""
         hashes = hashlib.sha256()
         for method in methods:
-            for seed, folds in self._turns.items():
-                files = [
-                    self._file(f"{method}-{seed_suffix(seed, fold)}") for fold in folds
-                ]
-                hashes.update(
-                    b"".join(
-                        path.read_bytes() if path.exists() else b"none"
-                        for path in files
-                    )
-                )
+            for pair in self._trainings_of(self._kept_with(method)):
+                path = self._file(pair)
+                hashes.update(path.read_bytes() if path.exists() else b"none")
         return hashes.hexdigest()
+
+    def _kept_with(self, method: str) -> str:
+        """The method beside whose losses those of `method` are kept."""
+        return self._baseline if method == BOOSTED else method
+
+    def _trainings_of(self, method: str) -> list[str]:
+        """The names of all trainings of a method that are tested."""
+        return [
+            f"{method}-{seed_suffix(seed, fold)}"
+            for seed, folds in self._turns.items()
+            for fold in folds
+        ]
 
     def _file(self, pair: str) -> Path:
         return (
@@ -201,6 +217,7 @@ def _read(path: Path) -> Rows:
         arrays.get("labels"),
         arrays.get("outputs"),
         patients=arrays.get("patients"),
+        boosted=arrays.get("boosted_loss"),
     )
 
 

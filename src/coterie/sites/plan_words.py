@@ -30,7 +30,7 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import seed_suffix
 from coterie.sites.approval import Approved
 from coterie.sites.attack_requests import example_payload
-from coterie.sites.comparisons import TOLD, Paired
+from coterie.sites.comparisons import TOLD, Paired, fits_boosted_at_sites
 from coterie.sites.ledger import Account, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
 from coterie.sites.plan import robustness_note
@@ -203,6 +203,11 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
         f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
     )
+    if fits_boosted_at_sites(experiment):
+        yield (
+            "fits      boosted trees to the site's own rows, a rival of every method; trees and their losses of rows stay, and of a "
+            "difference to them as much is told as of one between methods"
+        )
     budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs)
     yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
     start = size.beginning * len(experiment.split_seeds) + FACTS * len(approved.pairs)

@@ -20,6 +20,7 @@ from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import fork_generators
 from coterie.base.vector import Layout
+from coterie.compute.boosted import can_fit
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.method import clients_keeping_validation
@@ -43,7 +44,12 @@ from coterie.run.files import ALL
 from coterie.run.fit import share_validation
 from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved, layers_fit
-from coterie.sites.comparisons import note_outcomes, paired_errors
+from coterie.sites.comparisons import (
+    baseline_of,
+    fits_boosted_at_sites,
+    note_outcomes,
+    paired_errors,
+)
 from coterie.sites.descriptions import check_recipe, longest_head
 from coterie.sites.kept_outcomes import KeptOutcomes
 from coterie.sites.ledger import Account, Place, Told, count_numbers
@@ -77,6 +83,7 @@ from coterie.sites.tables import (
     table_options,
 )
 from coterie.study.layout import trainings
+from coterie.study.rivals import wants_boosted
 
 _BEGINNINGS = ("open", "encode", "prepare")
 _MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")
@@ -569,7 +576,19 @@ class SiteRows:
             self.settings.minimum_cell,
             self._key,
         )
-        return KeptOutcomes(*settings, self._veil, now)
+        boosted = (
+            self.shard is not None
+            and fits_boosted_at_sites(self.experiment)
+            and wants_boosted(self.experiment, self.shard.clients)
+            and can_fit()
+        )
+        return KeptOutcomes(
+            *settings,
+            self._veil,
+            now,
+            baseline=baseline_of(self.experiment),
+            boosted=boosted,
+        )
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
         """Return where what a run leaves is kept."""

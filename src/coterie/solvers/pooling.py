@@ -11,7 +11,8 @@ What is known of a client's rows is a quadratic around a point: a gradient and a
 MacKay, "Bayesian Interpolation", Neural Computation 1992; Harville, JASA 1977; weights: Lange, Little, Taylor, JASA 1989; quadratics
 as in dPQL: Luo et al., "dPQL: a lossless distributed algorithm for generalized linear mixed model", JAMIA 2022.
 
-Sums over clients are taken in the order of their values, so that the order of clients changes no bit.
+Sums over clients are taken in the order of their values, so that the order of clients changes no bit. Several federations of as many
+clients are solved side by side: all shapes may have leading dimensions.
 """
 
 from __future__ import annotations
@@ -95,13 +96,14 @@ class Prior(NamedTuple):
 
     def centre(self) -> Tensor:
         """The parameters [P] of a client of which nothing is known."""
-        return torch.cat([self.mu, self.m0])
+        return torch.cat([self.mu, self.m0], -1)
 
     def precision(self, u: Tensor) -> Tensor:
         """The precision [m, P] of the parameters of clients with these weights [m]."""
-        slopes = u[:, None] / self.t
-        intercepts = (1 / self.q0).expand(len(u), len(self.m0))
-        return torch.cat([slopes, intercepts], 1)
+        slopes = u[..., None] / self.t[..., None, :]
+        intercepts = (1 / self.q0)[..., None, None]
+        intercepts = intercepts.expand(*u.shape, self.m0.shape[-1])
+        return torch.cat([slopes, intercepts], -1)
 
 
 class Held(NamedTuple):
@@ -139,6 +141,13 @@ class Sums(NamedTuple):
     intercept: Tensor
     intercept_square: Tensor
 
+    @classmethod
+    def of_terms(cls, terms: Tensor, slopes: int) -> Sums:
+        """Add up what each of m clients told, its terms one behind the other [m, 5 D + C + 2]."""
+        intercepts = terms.shape[-1] - 5 * slopes - 2
+        summed = add_up(terms, -2)
+        return cls(*summed.split([slopes] * 5 + [1, intercepts, 1], -1))
+
 
 class Pooled(NamedTuple):
     """The result of the steps.
@@ -174,9 +183,9 @@ def noise(own: Mode, rows: float) -> float:
 
 def start(mean: Tensor, slopes: int) -> Prior:
     """The prior from which the steps start, from the mean [P] of the clients' own models; the start decides among optima."""
-    ones = mean.new_ones(())
-    t = mean.new_full((slopes,), 0.1)
-    return Prior(mean[:slopes], t, mean[slopes:], ones, ones)
+    ones = mean.new_ones(mean.shape[:-1])
+    mu, m0 = mean[..., :slopes], mean[..., slopes:]
+    return Prior(mu, torch.full_like(mu, 0.1), m0, ones, ones)
 
 
 def modes(
@@ -196,10 +205,10 @@ def modes(
     precision = prior.precision(u)
     inverse = torch.linalg.inv(quadratics.curvature + torch.diag_embed(precision))
     moved = (quadratics.curvature @ (theta - quadratics.about)[..., None])[..., 0]
-    pull = precision * (theta - prior.centre())
+    pull = precision * (theta - prior.centre()[..., None, :])
     uphill = quadratics.gradient - moved - pull
     step = (inverse @ uphill[..., None])[..., 0]
-    length = torch.linalg.vector_norm(step, dim=1, keepdim=True)
+    length = torch.linalg.vector_norm(step, dim=-1, keepdim=True)
     # A step of length 0 is left as it is.
     step = step * (LONGEST_STEP / length.clamp(min=LONGEST_STEP))
     return theta + step, inverse.diagonal(dim1=-2, dim2=-1)
@@ -207,13 +216,13 @@ def modes(
 
 def sums_of(theta: Tensor, variance: Tensor, prior: Prior, u: Tensor) -> Sums:
     """What each of m clients adds to the sums, [m, ...]; arguments as for `modes`, with the variances that it returned."""
-    slopes = len(prior.mu)
-    weight = u[:, None]
-    off = theta[:, :slopes] - prior.mu
-    shrunk = weight * variance[:, :slopes] / prior.t
+    slopes = prior.mu.shape[-1]
+    weight = u[..., None]
+    off = theta[..., :slopes] - prior.mu[..., None, :]
+    shrunk = weight * variance[..., :slopes] / prior.t[..., None, :]
     left = 1 - shrunk.clamp(max=1)
-    intercept = theta[:, slopes:]
-    second_moment = intercept.square() + variance[:, slopes:]
+    intercept = theta[..., slopes:]
+    second_moment = intercept.square() + variance[..., slopes:]
     return Sums(
         weight * off,
         weight * off.square(),
@@ -222,22 +231,23 @@ def sums_of(theta: Tensor, variance: Tensor, prior: Prior, u: Tensor) -> Sums:
         weight * (1 - shrunk).square(),
         weight,
         intercept,
-        second_moment.sum(1, keepdim=True),
+        second_moment.sum(-1, keepdim=True),
     )
 
 
-def add_up(values: Tensor) -> Tensor:
-    """The sum of values [m, ...] over m clients, in the order of the values, so that no bit depends on the order of clients."""
-    return values.sort(0).values.sum(0)
+def add_up(values: Tensor, dim: int = 0) -> Tensor:
+    """The sum of values over clients, which lie along `dim`, in the order of the values: no bit depends on the order of clients."""
+    return values.sort(dim).values.sum(dim)
 
 
 def update(old: Prior, sums: Sums, clients: int, held: Held = NOTHING_HELD) -> Prior:
     """The prior after one step, from the sums over m clients under the old one. `robust_weights` judge by its mu and the old t."""
-    slopes, intercepts = len(old.mu), len(old.m0)
+    slopes, intercepts = old.mu.shape[-1], old.m0.shape[-1]
+    s2 = old.s2[..., None]
 
     # The mean: a Newton step of the evidence, in which what a client took from the mean does not count.
-    information = sums.kept / old.t + 1 / old.s2
-    step = (sums.offset / old.t - old.mu / old.s2) / information
+    information = sums.kept / old.t + 1 / s2
+    step = (sums.offset / old.t - old.mu / s2) / information
     step = step.clamp(-MOST_MU_STEP, MOST_MU_STEP)
     mu = old.mu + step
     w = 1 / information
@@ -248,7 +258,7 @@ def update(old: Prior, sums: Sums, clients: int, held: Held = NOTHING_HELD) -> P
     # sum u (b - mu)^2 around the new mu, from the sums around the old one.
     square = sums.square - 2 * step * sums.offset + step.square() * sums.weight
     square = square.clamp(min=0)
-    common = square.sum() / (clients - used).sum()
+    common = square.sum(-1, keepdim=True) / (clients - used).sum(-1, keepdim=True)
     n = clients - used + PSEUDO_CLIENTS
     z = square + PSEUDO_CLIENTS * common
     # Positive root of (n + 2) t^2 + (.04 n - z) t - .04 z = 0: the mode under a half-Cauchy(.2) prior of sqrt(t).
@@ -256,12 +266,12 @@ def update(old: Prior, sums: Sums, clients: int, held: Held = NOTHING_HELD) -> P
     root = (linear.square() + 4 * (n + 2) * CAUCHY * z).sqrt()
     t = ((root - linear) / (2 * (n + 2))).clamp(min=LEAST_T)
 
-    s2 = ((mu.square() + w).sum() + 1) / (slopes + 2)
-    s2 = s2.clamp(LEAST_S2, MOST_S2)
+    new_s2 = ((mu.square() + w).sum(-1) + 1) / (slopes + 2)
+    new_s2 = new_s2.clamp(LEAST_S2, MOST_S2)
     m0 = sums.intercept / clients
-    spread = sums.intercept_square[0] - clients * m0.square().sum()
+    spread = sums.intercept_square[..., 0] - clients * m0.square().sum(-1)
     q0 = (spread.clamp(min=0) + 2) / (clients * intercepts + 2)
-    return _hold(Prior(mu, t, m0, q0, s2), held)
+    return _hold(Prior(mu, t, m0, q0, new_s2), held)
 
 
 def _hold(prior: Prior, held: Held) -> Prior:
@@ -276,9 +286,10 @@ def _hold(prior: Prior, held: Held) -> Prior:
 
 def robust_weights(theta: Tensor, variance: Tensor, mu: Tensor, t: Tensor) -> Tensor:
     """The weight u [m] of each client: small where its slopes are far from the mean mu [D], as t [D] measures it."""
-    slopes = len(mu)
-    square = (theta[:, :slopes] - mu).square() + variance[:, :slopes]
-    distance = (square / t).sum(1)
+    slopes = mu.shape[-1]
+    off = theta[..., :slopes] - mu[..., None, :]
+    square = off.square() + variance[..., :slopes]
+    distance = (square / t[..., None, :]).sum(-1)
     u = (FREEDOM + slopes) / (FREEDOM + distance)
     return u.clamp(LEAST_WEIGHT, MOST_WEIGHT)
 
@@ -299,14 +310,14 @@ def pool(
         steps: number of steps.
         held: what is not learnt.
     """
-    clients = len(own)
-    prior = _hold(start(add_up(own) / clients, slopes), held)
-    u = own.new_ones(clients) if held.u is None else held.u
+    clients = own.shape[-2]
+    prior = _hold(start(add_up(own, -2) / clients, slopes), held)
+    u = own.new_ones(own.shape[:-1]) if held.u is None else held.u
     theta = own
     for _ in range(steps):
         theta, variance = modes(quadratics, theta, prior, u)
-        terms = sums_of(theta, variance, prior, u)
-        new = update(prior, Sums(*map(add_up, terms)), clients, held)
+        terms = torch.cat(sums_of(theta, variance, prior, u), -1)
+        new = update(prior, Sums.of_terms(terms, slopes), clients, held)
         if held.u is None:
             u = robust_weights(theta, variance, new.mu, prior.t)
         prior = new

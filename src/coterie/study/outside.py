@@ -139,15 +139,25 @@ def prior_words(folder: Path) -> str:
     return "\n".join([*lines, ""])
 
 
-def outside_card(title: str, method: str, rows: Mapping[str, int]) -> str:
-    """The card of the model that a hospital outside is served."""
+def outside_card(
+    title: str, method: str, rows: Mapping[str, int], expectation: str = ""
+) -> str:
+    """The card of the model that a hospital outside is served.
+
+    Args:
+        title: of the run.
+        method: whose model it is.
+        rows: number of training rows by client.
+        expectation: a sentence on what one may expect of it; empty where that was not measured.
+    """
     told = "\n".join(f"| {name} | {amount:,} |" for name, amount in rows.items())
+    measured = expectation or "How well it does there was not measured."
     return f"""# {title}: a model for a hospital that took no part
 
 ## Intended use
 
 Predicts for a hospital that is like those of the run, by {method}. It is meant for research. Nobody has assessed it as a
-medical device, and how well it does there was not measured: try it on rows of that hospital first.
+medical device: try it on rows of that hospital first. {measured}
 
 ## Training
 

@@ -55,6 +55,7 @@ from coterie.study.layout import (
     refuse_other_settings,
     refuse_others,
 )
+from coterie.study.left_out import measure_left_out
 from coterie.study.preflight import (
     check_everything,
     model_to_train,
@@ -377,11 +378,15 @@ def _run_pair(
         result = personalise(
             result, clients, **vars(tuning), engine=experiment.engine, settings=settings
         )
+    is_here = isinstance(backend, _Here)
+    if is_here and pair.fold in ("", ALL):
+        loss = experiment.run.row_loss(clients)
+        result = measure_left_out(result, clients, loss)
     files = [
         pair.history,
         *save_models(pair.run / "models", label, result, clients, pair.fold),
     ]
-    if isinstance(backend, _Here):
+    if is_here:
         outcomes = pair.run / "outcomes" / f"{safe_name(pair.name)}.safetensors"
         write_outcomes(
             outcomes,
