@@ -289,7 +289,8 @@ def _on_reversed_scales(
 ) -> Iterator[str]:
     """Ask of numbers that go up with the label at one client, and down at all others together, or the other way round.
 
-    Where other columns are reversed there, too, it is the label that is coded backwards: a comparison finds that by its models.
+    Only where other columns show that the label means the same there. Else it may be the label that is coded backwards, which a
+    comparison finds by its models.
     """
     label = recipe["label"]
     specs = [spec for spec in recipe["columns"] if spec["kind"] == "number"]
@@ -302,7 +303,7 @@ def _on_reversed_scales(
     for j, spec in enumerate(specs):
         i, name = int(apart[j].argmax()), spec["name"]
         rest = agreement[:, i].sum() - agreement[j, i]
-        if name in settings.keep or apart[j, i] <= _REVERSED or rest < -_REVERSED:
+        if name in settings.keep or apart[j, i] <= _REVERSED or rest < _REVERSED:
             continue
         cures = Cure("keep", [name]), Cure("drop", [name])
         here, elsewhere = _direction(own[j, i]), _direction(others[j, i])
