@@ -17,10 +17,6 @@ SLOW = 5.0
 """Seconds after which a site that was asked is called slow."""
 
 
-MOST_LINES = 10
-"""Plain lines about complete runs: more would push the answer off the screen."""
-
-
 class Progress:
     """Shows the events of an experiment."""
 
@@ -29,7 +25,6 @@ class Progress:
         self._live: Any = None
         self._bar: Any = None
         self._seen: Event | None = None
-        self._ninths = -1
         self._waited: dict[tuple[str, int], float] = {}
         self._named: dict[str, set[str]] = {"slow": set(), "gone": set()}
 
@@ -99,17 +94,10 @@ class Progress:
                 completed=completed,
                 left=status,
             )
-        elif event.finished and not self._quiet and self._is_due(event):
+        elif event.finished and not self._quiet:
             self._line(
                 f"{_turn(event)}  {event.label:<12} {event.rounds} rounds  {status}"
             )
-
-    def _is_due(self, event: Event) -> bool:
-        """Return True if a plain line is due: the first run, and one for each further ninth of all runs."""
-        ninths = event.done * (MOST_LINES - 1) // event.pairs
-        is_due = ninths > self._ninths
-        self._ninths = max(ninths, self._ninths)
-        return is_due
 
     def show_sites(self, watched: Watched) -> None:
         """Show where a run on sites elsewhere stands; a site that is slow or gone is named once."""
