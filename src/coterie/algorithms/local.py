@@ -55,6 +55,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.memory import NEVER
 from coterie.contract.method import Log, Method
 from coterie.contract.replies import Replies
+from coterie.contract.requests import Among, asks
 from coterie.contract.task import Flag, OneModel, task
 
 _DECAYS = Rule(
@@ -123,9 +124,15 @@ def _solve(cohort: Cohort, x: Tensor) -> Tensor | None:
 
 
 @task
-def model_alone(cohort: Cohort, *, x: OneModel) -> OwnModel:
-    """The own model; x where there is none yet. It counts whether the server has heard of it or not."""
-    return OwnModel(cohort.state(OWN, x).values)
+def model_alone(cohort: Cohort, *, x: OneModel, again: bool = False) -> OwnModel:
+    """The own model; x where there is none yet. It counts whether the server has heard of it or not.
+
+    Where it is to be solved for `again`, a client that has lost its model has the same one, and not x.
+    """
+    own_models = _solve(cohort, x) if again else None
+    if own_models is None:
+        own_models = cohort.state(OWN, x).values
+    return OwnModel(own_models)
 
 
 class State(NamedTuple):
@@ -161,7 +168,7 @@ class Local(Method[State]):
     participation = "own"
 
     keeps = 1
-    tasks = (train_alone, model_alone)
+    tasks = (train_alone, asks(model_alone, again=Among(False, True)))
 
     @property
     def solves_linear(self) -> bool:
@@ -238,7 +245,9 @@ class Local(Method[State]):
         self, state: State, federation: Federation
     ) -> dict[str, Tensor | None]:
         """The model of each client, where it is."""
-        return federation.own_models(federation.everyone, model_alone, x=state.x)
+        return federation.own_models(
+            federation.everyone, model_alone, x=state.x, again=state.solved
+        )
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Models of all, as they are evaluated."""
