@@ -180,6 +180,33 @@ _FUNCTIONS: dict[Any, type[nn.Module]] = {
 }
 
 
+_KINDS_OF_NAMES: dict[str, Kind] = {
+    "binary": "binary",
+    "classes": "classes",
+    "classes-last": "classes",
+    "squared": "regression",
+}
+
+
+def named_kind(loss: str | RowLoss) -> Kind | None:
+    """Return the kind that a loss has whatever the labels are; None for "auto" and for a function that does not say it."""
+    loss = _module_of(loss)
+    if isinstance(loss, str):
+        return _KINDS_OF_NAMES.get(loss)
+    for module_class, kind in _KINDS.items():
+        if isinstance(loss, module_class):
+            return kind
+    kind_of_own: Kind | None = getattr(loss, "kind", None)
+    return kind_of_own
+
+
+def _module_of(loss: str | RowLoss) -> str | RowLoss:
+    """Return the loss module that a loss function of torch stands for; any other loss as it is."""
+    return next(
+        (module() for function, module in _FUNCTIONS.items() if loss is function), loss
+    )
+
+
 def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
     return (
         outputs.squeeze(1)
@@ -205,9 +232,7 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
 
     Raises `InputError` if outputs and labels do not fit, or fit in two ways.
     """
-    loss = next(
-        (module() for function, module in _FUNCTIONS.items() if loss is function), loss
-    )
+    loss = _module_of(loss)
     if isinstance(loss, type):
         raise InputError(
             f"the loss is the class {loss.__name__}; write {loss.__name__}()"

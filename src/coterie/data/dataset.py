@@ -81,7 +81,8 @@ def from_dataset(
             "clients": 20}.
         name: name of the data set.
         classes: names of the classes; those of a Hugging Face ClassLabel or of torchvision are found.
-        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0.
+        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0. None: the loss of a run
+            says it, if it is named.
 
     Grey images become uint8 [rows, height, width], colour ones [rows, 3, height, width], token ids int64.
 
@@ -248,6 +249,7 @@ def from_arrays(
     split: Split | Mapping[str, Any] | None = None,
     name: str = "arrays",
     classes: Sequence[str] = (),
+    task: str | None = None,
 ) -> Clients:
     """Clients with the rows `index_lists` of arrays, which are shared and not copied, so that they may be larger than the memory.
 
@@ -261,6 +263,7 @@ def from_arrays(
         split: as for `from_dataset`.
         name: name of the data.
         classes: names of the classes.
+        task: as for `from_dataset`.
 
     Raises:
         InputError: arrays of different length, or a client with rows that do not exist.
@@ -276,7 +279,8 @@ def from_arrays(
         )
     lists = _lists_by_client(index_lists, len(targets))
     rule = Split.parse(split, natural="data with index lists")
-    return _clients(features, targets, lists, rule, seed, name=name, classes=classes)
+    clients = _clients(features, targets, lists, rule, seed, name=name, classes=classes)
+    return with_task(clients, task)
 
 
 def _lists_by_client(

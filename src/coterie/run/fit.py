@@ -39,6 +39,7 @@ from coterie.contract.method import (
     refuse_attack,
 )
 from coterie.data.registry import clients_of, clients_or_maker, load
+from coterie.data.tensors import settle_task
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.checkpoint import RoundFiles
@@ -164,6 +165,7 @@ def fit(
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rounds, seed = native(rounds), native(seed)
     rows = _clients(clients, seed)
+    rows = settle_task(rows, settings.row_loss(rows))
     settings = _with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
     chosen = _method_of(method, local)
@@ -353,6 +355,7 @@ def personalise(
     """
     _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     engine_spec = ENGINES.resolve(engine, "engine")
+    clients = settle_task(clients, settings.row_loss(clients))
     settings = _with_metrics(settings, clients)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), few_collections(), raise_interrupts():
