@@ -233,9 +233,10 @@ def with_task(clients: Clients, task: str | None) -> Clients:
 
 
 def settle_task(clients: Clients, loss: str | RowLoss) -> Clients:
-    """The clients with labels as the loss of a run reads them: floats 0.0 and 1.0 are classes where the loss is one of classes.
+    """The clients with labels as the loss of a run reads them: whole floats are classes where the loss is one of classes.
 
-    Several labels of a row (zeros and ones [rows, C > 1]) need no loss that is named: they are classes for "auto", too.
+    Several labels of a row (zeros and ones [rows, C > 1]) need no loss that is named: they are classes for "auto", too. For a binary
+    loss other floats are risks, and stay.
 
     Args:
         clients: Clients with any labels.
@@ -244,23 +245,20 @@ def settle_task(clients: Clients, loss: str | RowLoss) -> Clients:
     Raises:
         InputError: The labels are open (`Clients.asks_task`), and the loss does not say what they mean.
     """
+    if not clients.train.labels.is_floating_point():
+        return clients
     kind = named_kind(loss)
-    labels = clients.train.labels
-    if not labels.is_floating_point():
-        return clients
-    if clients.multi_hot:
-        is_of_classes = loss == "auto" or kind in ("binary", "multilabel")
-        return _convert_labels(clients, torch.int64) if is_of_classes else clients
-    if not clients.asks_task:
-        return clients
-    if kind is None:
+    if kind == "classes":
+        is_of_classes = _all_labels(clients, _is_whole)
+    elif kind in ("binary", "multilabel") or loss == "auto":
+        is_of_classes = clients.multi_hot or (clients.asks_task and kind is not None)
+    else:
+        is_of_classes = False
+    if is_of_classes:
+        return _convert_labels(clients, torch.int64)
+    if kind is None and clients.asks_task:
         raise ask_task(clients)
-    # Cross-entropy also takes shares of classes, which lie in dimension 1 and sum to 1.
-    has_shares = labels.ndim > 2 and bool((labels.sum(1) == 1).all())
-    is_of_classes = kind in ("binary", "multilabel") or (
-        kind == "classes" and not has_shares
-    )
-    return _convert_labels(clients, torch.int64) if is_of_classes else clients
+    return clients
 
 
 def ask_task(clients: Clients) -> InputError:
