@@ -42,6 +42,7 @@ from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.data.tensors import settle_task
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
+from coterie.models.building import COMPILED
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics
 from coterie.run.experiment import find_method, model_of
@@ -406,7 +407,14 @@ def share_validation(
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
-    """Load a state dict into `module`. Raises `InputError` that names a tensor which is missing, left over or of another shape."""
+    """Load a state dict into `module`; that of a module which `torch.compile` wrapped has the names of the plain module.
+
+    Raises `InputError` that names a tensor which is missing, left over or of another shape.
+    """
+    init = {
+        name.replace(f"{COMPILED}.", "") if isinstance(name, str) else name: value
+        for name, value in init.items()
+    }
     expected = module.state_dict()
     for name in expected:
         if name not in init:
