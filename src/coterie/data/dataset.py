@@ -18,7 +18,7 @@ from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
 from coterie.config.rules import explain_keywords
 from coterie.data.lazy import lazy as lazily
-from coterie.data.lazy import map_arrays, mark_of
+from coterie.data.lazy import map_arrays, mark_of, refuse_random_rows
 from coterie.data.splits import number_names
 from coterie.data.tensors import (
     PARTS,
@@ -31,6 +31,7 @@ from coterie.data.values import (
     Read,
     as_inputs,
     as_labels,
+    by_name,
     item_of,
     names_as_texts,
     plain_array,
@@ -63,16 +64,16 @@ def from_dataset(
 
     Args:
         dataset: a torch data set with items (x, y), or a Hugging Face one with named columns; or a function () -> data set. Only rows
-            that a client has are read, once each: a random transform is frozen.
+            that a client has are read. Every row must be the same each time it is read: random changes belong to
+            `Clients.with_transform`, which leaves test rows as they are.
         index_lists: row numbers per client, a list (client-0, ...) or {name: rows}. A client's rows are a list, which
             is split here, or {"train": ..., "validation": ..., "test": ...}. Clients may share rows. Or the column of a Hugging
             Face data set that names the client of each row. None: `split` deals the rows.
         input: column or columns of a Hugging Face data set; None takes input_ids (with attention_mask and
             token_type_ids), else the only image, else the only column of numbers. Several become a dict of tensors.
         label: its column of labels; None takes label, labels, target or y.
-        lazy: read inputs whenever they are asked for, so that they need not fit in memory. Every row must be the same each time:
-            random changes belong to `Clients.with_transform`. A data set that keeps a file open (HDF5, LMDB) is given as a function,
-            which each process calls once, so that no open file is shared.
+        lazy: read inputs whenever they are asked for, so that they need not fit in memory. A data set that keeps a file open (HDF5,
+            LMDB) is given as a function, which each process calls once, so that no open file is shared.
         labels: of all rows [rows, ...], so that a lazy data set with items need not be read through for them; they are in memory.
         files: whose sizes and modification times tell these data from others when a lazy run is resumed. The fingerprint has them, the
             row numbers, all labels and 64 rows; the files of a Hugging Face data set belong to it by themselves.
@@ -123,6 +124,12 @@ def from_dataset(
         "input and label name columns, which this data set does not have",
     )
 
+    if columned and getattr(dataset, "format", {}).get("type") == "custom":
+        raise InputError(
+            "the data set has a transform of its own, and its columns are read as they are stored; take it off by "
+            "dataset.reset_format(), and give random changes to clients.with_transform"
+        )
+
     def read(dataset: Any, numbers: NDArray[np.int64]) -> Read:
         return (
             _from_columns(dataset, numbers, input, label)
@@ -160,6 +167,11 @@ def from_dataset(
         )
 
     if not lazy:
+        if len(used) and not columned:  # columns are read as they are stored
+            refuse_random_rows(
+                lambda: by_name(read(dataset, used[:1])),
+                f"row {used[0]} of the data set",
+            )
         return dealt(*read(dataset, used))
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:

@@ -29,12 +29,14 @@ from coterie.base.rows import (
 from coterie.config.data import Split, Tables, table_of
 from coterie.config.rules import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
+from coterie.data.lazy import refuse_random_rows
 from coterie.data.parts import stratified, stratify
 from coterie.data.splits import number_names
 from coterie.data.tables.read import read_arrays
 from coterie.data.values import (
     as_inputs,
     as_labels,
+    by_name,
     is_dataset,
     names_as_texts,
     read_items,
@@ -433,6 +435,12 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
 def _part(value: Any, who: str) -> Part:
     refuse_others(value, who)
     if is_dataset(value):
+        if len(value):
+            first_row = np.arange(1)
+            refuse_random_rows(
+                lambda: by_name(read_items(value, first_row)),
+                f"row 0 of the data set of {who}",
+            )
         inputs, labels, _ = read_items(value, np.arange(len(value)))
         return Part(inputs, labels)
     if not (isinstance(value, Sequence) and len(value) == 2):
