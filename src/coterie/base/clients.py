@@ -173,6 +173,8 @@ class Clients(Sequence[Client]):
         row_folds: while one fold is tested, by client and part the fold that tests each row (int64 [rows]); empty without folds, and
             where all rows train.
         questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
+        asks_task: True if labels are only the floats 0.0 and 1.0, and no task said whether they are classes: a run whose loss does not
+            say it either is refused.
         rows_elsewhere: True if rows of zeros stand for rows that other institutions have.
         contribution: validation rows on which contributions are measured, made by `reserve_validation`, or None.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
@@ -190,6 +192,7 @@ class Clients(Sequence[Client]):
     row_groups: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     row_folds: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     questions: tuple[str, ...] = ()
+    asks_task: bool = False
     rows_elsewhere: bool = False
     contribution: Rows | None = None
 
@@ -484,6 +487,10 @@ class Clients(Sequence[Client]):
         clients = copy(self)
         vars(clients).update(changes)
         return clients
+
+    def with_open_task(self) -> Clients:
+        """The same clients, whose labels 0.0 and 1.0 may be classes or quantities (`asks_task`)."""
+        return self._with(asks_task=True)
 
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""

@@ -37,6 +37,21 @@ class Loss:
     ) -> None:
         self.kind, self.own, self.last = kind, own, last
 
+    @property
+    def ignored(self) -> int:
+        """The label that does not count: `IGNORED`, or that of a module of torch."""
+        ignored: int = (
+            getattr(self.own.module, "ignore_index", IGNORED)
+            if isinstance(self.own, TorchLoss)
+            else IGNORED
+        )
+        return ignored
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which labels it takes: not of a function of the user's own."""
+        return self.own is None or isinstance(self.own, TorchLoss)
+
     def meaning(
         self,
         classes: tuple[str, ...],
@@ -152,9 +167,8 @@ class TorchLoss:
         values: Tensor = self.module(outputs, labels)
         if values.ndim == 1:
             return values
-        counted = (
-            (labels != getattr(self.module, "ignore_index", IGNORED)).flatten(1).sum(1)
-        )
+        ignored = getattr(self.module, "ignore_index", IGNORED)
+        counted = (labels != ignored).flatten(1).sum(1)
         return values.flatten(1).sum(1) / counted.clamp(min=1)
 
 
@@ -178,6 +192,33 @@ _FUNCTIONS: dict[Any, type[nn.Module]] = {
     F.smooth_l1_loss: nn.SmoothL1Loss,
     F.huber_loss: nn.HuberLoss,
 }
+
+
+_KINDS_OF_NAMES: dict[str, Kind] = {
+    "binary": "binary",
+    "classes": "classes",
+    "classes-last": "classes",
+    "squared": "regression",
+}
+
+
+def named_kind(loss: str | RowLoss) -> Kind | None:
+    """Return the kind that a loss has whatever the labels are; None for "auto" and for a function that does not say it."""
+    loss = _module_of(loss)
+    if isinstance(loss, str):
+        return _KINDS_OF_NAMES.get(loss)
+    for module_class, kind in _KINDS.items():
+        if isinstance(loss, module_class):
+            return kind
+    kind_of_own: Kind | None = getattr(loss, "kind", None)
+    return kind_of_own
+
+
+def _module_of(loss: str | RowLoss) -> str | RowLoss:
+    """Return the loss module that a loss function of torch stands for; any other loss as it is."""
+    return next(
+        (module() for function, module in _FUNCTIONS.items() if loss is function), loss
+    )
 
 
 def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -205,15 +246,14 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
 
     Raises `InputError` if outputs and labels do not fit, or fit in two ways.
     """
-    loss = next(
-        (module() for function, module in _FUNCTIONS.items() if loss is function), loss
-    )
+    loss = _module_of(loss)
     if isinstance(loss, type):
         raise InputError(
             f"the loss is the class {loss.__name__}; write {loss.__name__}()"
         )
     if isinstance(loss, nn.Module) and isinstance(loss, tuple(_KINDS)):
         per_row = TorchLoss(loss)
+        _check_shapes(type(loss).__name__, per_row.kind, outputs, labels)
         return Loss(
             "multilabel"
             if per_row.kind == "binary" and is_multi_hot(labels)
@@ -227,12 +267,8 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
             f"loss must be a name or a callable (outputs, labels) -> [rows]; {nearest(str(loss), LOSSES)}"
         )
     shapes = f"outputs of shape {tuple(outputs.shape)} for labels of shape {tuple(labels.shape)}"
-    one_logit = outputs.shape == labels.shape or (
-        outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1
-    )
-    classes_first = (
-        outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
-    )
+    one_logit = _squeeze(outputs, labels).shape == labels.shape
+    classes_first = _has_classes_first(outputs, labels)
     classes_last = (
         outputs.ndim == labels.ndim + 1
         and outputs.ndim > 2
@@ -241,7 +277,7 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
     if loss == "squared" or (loss == "auto" and labels.is_floating_point()):
         if not one_logit:
             raise InputError(
-                f"the model gives {shapes}; for regression they must agree"
+                f"the model gives {shapes}; for regression they must agree: reshape one of them"
             )
         return Loss("regression")
     if one_logit and loss in ("auto", "binary"):
@@ -260,6 +296,30 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
     raise InputError(
         f"the model gives {shapes}; classification needs one logit, or C logits in dimension 1 or in the last"
     )
+
+
+def _has_classes_first(outputs: Tensor, labels: Tensor) -> bool:
+    """Return True if outputs can hold C logits in dimension 1 for each label."""
+    return outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
+
+
+def _check_shapes(name: str, kind: Kind, outputs: Tensor, labels: Tensor) -> None:
+    """Raise `InputError` where a loss module of torch would broadcast, or ends in a sentence about its inside."""
+    shapes = f"outputs of shape {tuple(outputs.shape)} for labels of shape {tuple(labels.shape)}"
+    if kind != "classes":
+        if _squeeze(outputs, labels).shape != labels.shape:
+            raise InputError(
+                f"the model gives {shapes}; for {name} they must agree: reshape one of them"
+            )
+        return
+    if labels.is_floating_point():
+        raise InputError(
+            f"{name} takes classes as whole numbers 0, 1, 2, ..., one for each row or place; the labels are {labels.dtype}"
+        )
+    if not _has_classes_first(outputs, labels):
+        raise InputError(
+            f"the model gives {shapes}; {name} takes C logits in dimension 1 for each label: reshape one of them"
+        )
 
 
 def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:

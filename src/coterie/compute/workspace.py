@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
-from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
+from coterie.base.loss import Kind, RowLoss, are_probabilities, choose_loss
 from coterie.base.rng import Generators, fork_generators, generators_of, seed_noise
 from coterie.base.rows import (
     ELEMENTS,
@@ -175,12 +175,10 @@ class Workspace:
         if loss == "auto" and self.loss.kind != "regression":
             self._refuse_probabilities(example)
         labels = two_rows.labels.to(self.device)
-        self._check_loss(outputs, labels)
-        self._logits = (
-            self.loss.align_classes(outputs).shape[1]
-            if self.loss.kind == "classes"
-            else 2
-        )
+        self._logits = 2
+        if self.loss.kind == "classes" and outputs.ndim > 1:
+            self._logits = self.loss.align_classes(outputs).shape[1]
+        self._check_loss(outputs, labels, example.name)
         one_each = two_rows.labels.ndim == 1 and not two_rows.labels.is_floating_point()
         self.classes = (
             2
@@ -326,12 +324,17 @@ class Workspace:
             self.model.register_forward_pre_hook(_by_keyword, with_kwargs=True)
             return self.model(inputs)
 
-    def _check_loss(self, outputs: Tensor, labels: Tensor) -> None:
+    def _check_loss(self, outputs: Tensor, labels: Tensor, name: str) -> None:
+        if self.loss.is_known:
+            self._refuse_unfit(name, labels)
         try:
             self.loss.rows(outputs, labels)
         except InputError:
             raise
         except Exception as error:
+            # A function of the user's own may take other labels; torch's words for a class that is none name no client.
+            if self.loss.kind == "classes":
+                self._refuse_unfit(name, labels)
             shapes = f"outputs of shape {tuple(outputs.shape)} and {labels.dtype} labels of shape {tuple(labels.shape)}"
             raise InputError(
                 f"the loss cannot take {shapes}: {type(error).__name__}: {error}"
@@ -339,33 +342,36 @@ class Workspace:
 
     def check_labels(self, clients: Clients) -> None:
         """Raise `InputError` that names the client if a label is not a class that the model has an output for."""
-        if self.loss.own is not None or self.loss.kind in ("regression", "own"):
+        if not self.loss.is_known or self.loss.kind in ("regression", "own"):
             return
         all_labels = [group_rows.labels for _, group_rows in clients.groups()]
         if all(not bool(self._unfit(labels).any()) for labels in all_labels):
             return
         for names, group_rows in clients.groups():
             for i, name in enumerate(names):
-                labels = group_rows.part(i).labels
-                unfit = labels[self._unfit(labels)]
-                if len(unfit):
-                    begin = "0 to" if self._logits > 2 else "0 and"
-                    raise InputError(
-                        f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {begin} {self._logits - 1}; "
-                        "number the classes 0, 1, 2, ... or give the model more outputs"
-                    )
+                self._refuse_unfit(name, group_rows.part(i).labels)
+
+    def _refuse_unfit(self, name: str, labels: Tensor) -> None:
+        """Raise `InputError` that names the client if one of its labels is not a class that the model has an output for."""
+        if self.loss.kind in ("regression", "own"):
+            return
+        unfit = labels[self._unfit(labels)]
+        if len(unfit):
+            begin = "0 to" if self._logits > 2 else "0 and"
+            raise InputError(
+                f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {begin} {self._logits - 1}; "
+                "number the classes 0, 1, 2, ... or give the model more outputs"
+            )
 
     def _unfit(self, labels: Tensor) -> Tensor:
-        unknown = (
-            (labels < 0) | (labels >= self._logits)
-            if self.loss.kind == "classes"
-            else (labels != 0) & (labels != 1)
-        )
-        return (
-            unknown & (labels != IGNORED)
-            if self.loss.kind == "classes" and labels.ndim > 1
-            else unknown
-        )
+        if self.loss.kind == "classes":
+            unknown = (labels < 0) | (labels >= self._logits)
+            # Of rows with one label each nothing is ignored unless a module says it.
+            ignores = labels.ndim > 1 or self.loss.own is not None
+            return unknown & (labels != self.loss.ignored) if ignores else unknown
+        if self.loss.own is not None and labels.is_floating_point():
+            return (labels < 0) | (labels > 1)  # risks
+        return (labels != 0) & (labels != 1)
 
     def train(self, mode: bool) -> None:
         """Let the model train or evaluate; batch norm with frozen parameters always evaluates, so that its statistics stay."""

@@ -20,6 +20,7 @@ from coterie.config.rules import (
     TEXT,
     Rule,
     is_number,
+    list_of,
     one_of,
     optional,
 )
@@ -289,7 +290,28 @@ def check_seed(seed: object) -> None:
 
 OF_ROWS = ("seed", "parts", "folds")
 """Fields of a split that apply to the rows of each client, whatever made the clients."""
-_KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups", "column")
+_KINDS = (
+    "iid",
+    "dirichlet",
+    "shards",
+    "clusters",
+    "mixed",
+    "target-groups",
+    "column",
+    "sizes",
+    "power-law",
+    "counts",
+)
+_LISTED = {
+    "sizes": "rows of each client, for example sizes = [500, 100, 20]",
+    "counts": "rows of each class by client, for example counts = [[50, 5], [5, 50]]",
+}
+"""Kinds that say something of each client, and what."""
+_SIZES = list_of(SIZE, "a list of ints > 0, the rows of each client")
+_COUNTS = list_of(
+    list_of(COUNT, ""),
+    "a list of lists of ints >= 0, for each client the rows of each class",
+)
 _ROWS = Rule(lambda v: v == "most" or SIZE.test(v), 'an int > 0 or "most"', ("most",))
 _FRACTION = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
 
@@ -312,17 +334,21 @@ class Split:
     """The `[split]` table of an experiment, checked.
 
     Attributes:
-        kind: iid, dirichlet, shards, clusters, mixed, target-groups or column; None: the data has its own clients.
+        kind: iid, dirichlet, shards, clusters, mixed, target-groups, column, sizes, power-law or counts; None: the data has its own
+            clients.
         clients: number of clients, by default 10; of target-groups 20 (the default) or 40; of column so many of its values, drawn from
-            the seed (default: all).
+            the seed (default: all); of sizes and counts as many as these are, without the unseen ones.
         column: of `column`: which one says whose row it is, such as a writer, a patient or a hospital.
         alpha: of `dirichlet` its parameter; of `target-groups` the share of the target's classes at the clients near it.
         unnamed: of column: "refuse" rows that do not say whose they are, or "drop" them.
-        minimum: smallest number of rows of a client, of `dirichlet`; of `column`, where users with fewer are left out.
+        minimum: smallest number of rows of a client, of `dirichlet` and `power-law`; of `column`, where users with fewer are left out.
         shards_per_client, shard_size: of `shards` and `mixed` (there 500).
         twins: of `shards`: so many clients, the first by name, have shards of the same classes.
         nr: of `mixed`: 1 - nr of every shard are drawn from all classes.
         clusters, labels_per_cluster: of `clusters`.
+        sizes: of `sizes`: rows of each client, drawn at random, such as [500, 100, 20]; unseen clients have the last of them.
+        counts: of `counts`: rows of each class 0, 1, ... by client, such as [[50, 5], [5, 50]]; likewise.
+        exponent: of `power-law`: the k-th client has a share of the rows in proportion to k to the power of -exponent.
         held_out: of `target-groups`: validation rows of the target, per class.
         rows_per_client: of `target-groups`: rows of each client; "most": as many as the classes allow.
         unseen: further clients of the same split that never train.
@@ -357,6 +383,9 @@ class Split:
     nr: Annotated[float, _FRACTION] = 0.95
     clusters: Annotated[int, SIZE] = 5
     labels_per_cluster: Annotated[int, SIZE] = 2
+    sizes: Annotated[tuple[int, ...] | None, optional(_SIZES)] = None
+    counts: Annotated[tuple[tuple[int, ...], ...] | None, optional(_COUNTS)] = None
+    exponent: Annotated[float, POSITIVE] = 1.0
     held_out: Annotated[int, COUNT] = 300
     rows_per_client: Annotated[int | str, _ROWS] = 750
     unseen: Annotated[int, COUNT] = 0
@@ -430,14 +459,37 @@ class Split:
     @property
     def count(self) -> int:
         """Number of clients; 0 stands for as many as there are."""
-        return (
-            self.clients
-            if self.clients is not None
-            else _OWN_NUMBER.get(str(self.kind), 10)
-        )
+        if self.clients is not None:
+            return self.clients
+        if self._listed is not None:
+            return len(self._listed) - self.unseen
+        return _OWN_NUMBER.get(str(self.kind), 10)
+
+    @property
+    def _listed(self) -> tuple[Any, ...] | None:
+        """What a kind says of each client, one after the other; None for other kinds."""
+        by_kind = {"sizes": self.sizes, "counts": self.counts}
+        return by_kind.get(str(self.kind))
+
+    def _check_listed(self) -> None:
+        kind = str(self.kind)
+        if kind not in _LISTED:
+            return
+        if self._listed is None:
+            raise InputError(f"kind = {kind!r} needs {kind}, {_LISTED[kind]}")
+        number = len(self._listed)
+        if self.clients is not None and self.clients + self.unseen != number:
+            raise InputError(
+                f"clients = {self.clients} and unseen = {self.unseen} are not the {number} {kind}; leave out clients"
+            )
+        if self.unseen >= number:
+            raise InputError(
+                f"{number} {kind} leave no client to train beside unseen = {self.unseen}; lower unseen"
+            )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", _parts(self.parts))
+        self._check_listed()
         if self.clients == 0 and self.kind != "column":
             raise InputError(f"split.clients must be {SIZE.allowed}; got 0")
         if self.test != "own" and self.flip:
@@ -511,11 +563,16 @@ _USUAL = Split()
 _OWN_NUMBER = {
     "target-groups": 20,
     "column": 0,
+    "sizes": 0,
+    "counts": 0,
 }  # clients of a kind that the defaults of a data set are not about
 _KEYS = tuple(key for option in options_of(Split) for key in option.keys)
 KINDS_OF = {
     "alpha": ("dirichlet", "target-groups"),
-    "minimum": ("dirichlet", "column"),
+    "minimum": ("dirichlet", "power-law", "column"),
+    "sizes": ("sizes",),
+    "counts": ("counts",),
+    "exponent": ("power-law",),
     "column": ("column",),
     "unnamed": ("column",),
     "shards_per_client": ("shards", "mixed"),

@@ -349,8 +349,25 @@ WORDS = {
     "criterion": "loss",
     "loss_fn": "loss",
     "optimizer": "optimiser",
+    "server_learning_rate": "lr",
+    "server_lr": "lr",
 }
 """Names that other libraries have for an argument or a field of coterie."""
+
+SEVERAL_WORDS = {
+    "random_state": ("seed", "seeds"),
+    "seed": ("seeds",),
+    "n_jobs": ("jobs", "workers"),
+    "verbose": ("progress", "callbacks"),
+}
+"""The same for names that mean one thing in `fit` and another in `compare`: the first that a call has is meant."""
+
+SERVER_RATES = ("server_learning_rate", "server_lr")
+"""Names of the learning rate of a method's server, which is no setting of local training."""
+RATE_OF_METHOD = {
+    "method": "write method=ct.FedAvg(lr=...)",
+    "methods": "write methods=[ct.FedAvg(lr=...)]",
+}
 
 PASSES = ("epochs", "num_epochs", "local_epochs")
 """Names that others have for passes over the rows, of which a round has some."""
@@ -396,13 +413,26 @@ def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P,
 
 
 def _cure(name: str, signature: inspect.Signature, settings: Mapping[str, type]) -> str:
-    word = WORDS.get(name, name)
     if name in PASSES and "local" in settings:
         return f"write local=ct.LocalSGD({EPOCHS}); rounds=... says how often clients and server talk"
+    for argument, cure in RATE_OF_METHOD.items():
+        if name in SERVER_RATES and argument in signature.parameters:
+            return f"{cure}, or the same of another method"
+    for word in SEVERAL_WORDS.get(name, (WORDS.get(name, name),)):
+        place = _place_of(word, signature, settings)
+        if place is not None:
+            return f"write {place}"
+    return nearest(name, signature.parameters)
+
+
+def _place_of(
+    word: str, signature: inspect.Signature, settings: Mapping[str, type]
+) -> str | None:
+    """Return how a call takes what a word names, as itself or within its settings; None if it does not."""
     if word in signature.parameters:
-        return f"write {word}=..."
+        return f"{word}=..."
     if word in OF_DATA and "clients" in signature.parameters:
-        return f"write clients={OF_DATA[word]}"
+        return f"clients={OF_DATA[word]}"
     defaults = {
         key: p.default
         for key, p in signature.parameters.items()
@@ -414,5 +444,5 @@ def _cure(name: str, signature: inspect.Signature, settings: Mapping[str, type])
     }.items():
         if any(option.name == word for option in dataclasses.fields(cls)):
             place = key if key in signature.parameters else "a method's local"
-            return f"write {place}=ct.{cls.__name__}({word}=...)"
-    return nearest(name, signature.parameters)
+            return f"{place}=ct.{cls.__name__}({word}=...)"
+    return None

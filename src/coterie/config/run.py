@@ -86,10 +86,25 @@ class Contribution:
     game: Annotated[str, one_of("renormalised", "fixed")] = "renormalised"
 
 
+_DRAWN = Rule(
+    lambda v: SIZE.test(v) or (isinstance(v, float) and 0 < v < 1),
+    "a number of clients, or a share of them in (0, 1)",
+)
+
+
+def number_of_clients(drawn: float, count: int) -> int:
+    """How many of `count` clients a number (int) or a share (float) of them means, at least one.
+
+    >>> number_of_clients(3, 10), number_of_clients(0.25, 10), number_of_clients(0.001, 10)
+    (3, 2, 1)
+    """
+    return drawn if isinstance(drawn, int) else max(1, round(drawn * count))
+
+
 def _are_sampled(value: Any) -> bool:
     if isinstance(value, tuple):
         return bool(value) and all(isinstance(name, str) for name in value)
-    return SIZE.test(value) or (isinstance(value, float) and 0 < value < 1)
+    return _DRAWN.test(value)
 
 
 _SAMPLED = Rule(
@@ -185,7 +200,7 @@ class RunSettings:
     """Settings of a run.
 
     Attributes:
-        clients_per_round: clients drawn for each round; None: all.
+        clients_per_round: clients drawn for each round, a number or a share of them; None: all.
         evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times. Or a table
             of `every`, `clients`, `parts` and `last` (`Evaluation`), such as { every = 5, clients = .05 }.
         metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own. In Python also functions of (outputs, labels,
@@ -220,7 +235,7 @@ class RunSettings:
     """
 
     clients_per_round: Annotated[
-        int | None, optional(SIZE, "all clients"), Flag(metavar="M")
+        int | float | None, optional(_DRAWN, "all clients"), Flag(metavar="M")
     ] = None
     evaluate: Annotated[
         int | Evaluation | Mapping[str, Any] | None,
@@ -289,7 +304,9 @@ class RunSettings:
 
     def per_round(self, count: int) -> int:
         """Clients in a round, of `count`."""
-        return count if self.clients_per_round is None else self.clients_per_round
+        if self.clients_per_round is None:
+            return count
+        return number_of_clients(self.clients_per_round, count)
 
 
 MOST_SEEDS = 10_000

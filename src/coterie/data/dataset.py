@@ -18,7 +18,7 @@ from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
 from coterie.config.rules import explain_keywords
 from coterie.data.lazy import lazy as lazily
-from coterie.data.lazy import map_arrays, mark_of
+from coterie.data.lazy import map_arrays, mark_of, refuse_random_rows
 from coterie.data.splits import number_names
 from coterie.data.tensors import (
     PARTS,
@@ -31,6 +31,7 @@ from coterie.data.values import (
     Read,
     as_inputs,
     as_labels,
+    by_name,
     item_of,
     names_as_texts,
     plain_array,
@@ -63,16 +64,16 @@ def from_dataset(
 
     Args:
         dataset: a torch data set with items (x, y), or a Hugging Face one with named columns; or a function () -> data set. Only rows
-            that a client has are read, once each: a random transform is frozen.
+            that a client has are read. Every row must be the same each time it is read: random changes belong to
+            `Clients.with_transform`, which leaves test rows as they are.
         index_lists: row numbers per client, a list (client-0, ...) or {name: rows}. A client's rows are a list, which
             is split here, or {"train": ..., "validation": ..., "test": ...}. Clients may share rows. Or the column of a Hugging
             Face data set that names the client of each row. None: `split` deals the rows.
         input: column or columns of a Hugging Face data set; None takes input_ids (with attention_mask and
             token_type_ids), else the only image, else the only column of numbers. Several become a dict of tensors.
         label: its column of labels; None takes label, labels, target or y.
-        lazy: read inputs whenever they are asked for, so that they need not fit in memory. Every row must be the same each time:
-            random changes belong to `Clients.with_transform`. A data set that keeps a file open (HDF5, LMDB) is given as a function,
-            which each process calls once, so that no open file is shared.
+        lazy: read inputs whenever they are asked for, so that they need not fit in memory. A data set that keeps a file open (HDF5,
+            LMDB) is given as a function, which each process calls once, so that no open file is shared.
         labels: of all rows [rows, ...], so that a lazy data set with items need not be read through for them; they are in memory.
         files: whose sizes and modification times tell these data from others when a lazy run is resumed. The fingerprint has them, the
             row numbers, all labels and 64 rows; the files of a Hugging Face data set belong to it by themselves.
@@ -81,7 +82,8 @@ def from_dataset(
             "clients": 20}.
         name: name of the data set.
         classes: names of the classes; those of a Hugging Face ClassLabel or of torchvision are found.
-        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0.
+        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0. None: the loss of a run
+            says it, if it is named.
 
     Grey images become uint8 [rows, height, width], colour ones [rows, 3, height, width], token ids int64.
 
@@ -122,6 +124,12 @@ def from_dataset(
         "input and label name columns, which this data set does not have",
     )
 
+    if columned and getattr(dataset, "format", {}).get("type") == "custom":
+        raise InputError(
+            "the data set has a transform of its own, and its columns are read as they are stored; take it off by "
+            "dataset.reset_format(), and give random changes to clients.with_transform"
+        )
+
     def read(dataset: Any, numbers: NDArray[np.int64]) -> Read:
         return (
             _from_columns(dataset, numbers, input, label)
@@ -159,6 +167,11 @@ def from_dataset(
         )
 
     if not lazy:
+        if len(used) and not columned:  # columns are read as they are stored
+            refuse_random_rows(
+                lambda: by_name(read(dataset, used[:1])),
+                f"row {used[0]} of the data set",
+            )
         return dealt(*read(dataset, used))
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
@@ -248,6 +261,7 @@ def from_arrays(
     split: Split | Mapping[str, Any] | None = None,
     name: str = "arrays",
     classes: Sequence[str] = (),
+    task: str | None = None,
 ) -> Clients:
     """Clients with the rows `index_lists` of arrays, which are shared and not copied, so that they may be larger than the memory.
 
@@ -261,6 +275,7 @@ def from_arrays(
         split: as for `from_dataset`.
         name: name of the data.
         classes: names of the classes.
+        task: as for `from_dataset`.
 
     Raises:
         InputError: arrays of different length, or a client with rows that do not exist.
@@ -276,7 +291,8 @@ def from_arrays(
         )
     lists = _lists_by_client(index_lists, len(targets))
     rule = Split.parse(split, natural="data with index lists")
-    return _clients(features, targets, lists, rule, seed, name=name, classes=classes)
+    clients = _clients(features, targets, lists, rule, seed, name=name, classes=classes)
+    return with_task(clients, task)
 
 
 def _lists_by_client(

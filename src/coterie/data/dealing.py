@@ -168,6 +168,14 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
 def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
     if split.kind == "iid":
         return splits.iid(labels, n, seed=seed)
+    if split.sizes is not None:
+        return splits.sized(labels, split.sizes, seed=seed)
+    if split.counts is not None:
+        return splits.counted(labels, split.counts, seed=seed)
+    if split.kind == "power-law":
+        return splits.power_law(
+            labels, n, split.exponent, seed=seed, minimum=split.minimum
+        )
     if split.kind == "dirichlet":
         return splits.dirichlet(
             labels, n, split.alpha, seed=seed, minimum=split.minimum

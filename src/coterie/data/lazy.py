@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from coterie.base.errors import InputError, require
 from coterie.base.rng import Generators, fork_generators
@@ -37,19 +37,44 @@ def lazy(
     Raises `InputError` if the first of them is not the same whenever it is read.
     """
     inputs = LazyInputs(Source(count, open, marked), used)
-    with fork_generators():
-        generators = Generators.now()
-        row = inputs.read(slice(0, 1))
-        drawn = generators.differ()
-        second_read = tensors_by_name(inputs.read(slice(0, 1)))
-    for key, value in tensors_by_name(row).items():
+    row = refuse_random_rows(
+        lambda: tensors_by_name(inputs.read(slice(0, 1))),
+        f"row {inputs.source_numbers()[0]} of the data set",
+    )
+    for key, value in row.items():
         check_plain(value, f"the data set: {key}")
-        if drawn or not torch.equal(value, second_read[key]):
-            raise InputError(
-                f"row {inputs.source_numbers()[0]} of the data set is another one whenever it is read; take random transforms out of "
-                "the data set and give them to clients.with_transform"
-            )
     return inputs
+
+
+def refuse_random_rows(
+    read: Callable[[], Mapping[str, Tensor]], row: str
+) -> Mapping[str, Tensor]:
+    """Read a row twice, and return it. Raises `InputError` that begins with `row` if it is drawn at random.
+
+    A transform that changes few rows shows itself by what it draws from the global generators. A row that seeds them itself draws, too,
+    but leaves them where it left them before.
+
+    Args:
+        read: Reads the row, as tensors by name.
+        row: What the error calls it.
+    """
+    with fork_generators():
+        first = read()
+        after_first = Generators.now()
+        second = read()
+        draws = after_first.differ()
+    same = all(_equal(value, second[key]) for key, value in first.items())
+    if draws or not same:
+        raise InputError(
+            f"{row} is another one whenever it is read; take random transforms out of the data set and give them to "
+            "clients.with_transform"
+        )
+    return first
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Return True for the same shape and numbers; a missing number (NaN) is one, too."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def map_arrays(inputs: Any) -> LazyInputs | None:

@@ -7,6 +7,7 @@ share rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,96 @@ def iid(labels: ArrayLike, n: int, *, seed: int = 0) -> list[Index]:
     _check_clients(n, rows)
     order = generator(seed, "iid").permutation(rows)
     return [np.sort(part) for part in np.array_split(order, n)]
+
+
+def sized(labels: ArrayLike, sizes: Sequence[int], *, seed: int = 0) -> list[Index]:
+    """Clients with so many rows each, drawn at random; each row is used at most once.
+
+    Raises `InputError` for too few rows.
+
+    Args:
+        labels: Class of each row, [rows].
+        sizes: Rows of each client.
+        seed: Seed of all that is drawn.
+
+    >>> [len(rows) for rows in sized(np.zeros(60), [30, 10, 5])]
+    [30, 10, 5]
+    """
+    rows, total = len(np.asarray(labels)), sum(sizes)
+    if total > rows:
+        raise InputError(
+            f"sizes add up to {total} rows, but there are {rows}; lower some of them"
+        )
+    order = generator(seed, "sizes").permutation(rows)[:total]
+    return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+def power_law(
+    labels: ArrayLike, n: int, exponent: float, *, seed: int = 0, minimum: int = 1
+) -> list[Index]:
+    """All rows dealt at random to `n` clients, of which the k-th has a share in proportion to k ** -exponent (Zipf's law for 1).
+
+    Sizes are rounded by their largest remainders. Raises `InputError` if one is below `minimum`.
+
+    Args:
+        labels: Class of each row, [rows].
+        n: Number of clients.
+        exponent: How fast sizes fall, > 0.
+        seed: Seed of all that is drawn.
+        minimum: Smallest number of rows of a client.
+
+    >>> [len(rows) for rows in power_law(np.zeros(60), 4, exponent=1.0)]
+    [29, 14, 10, 7]
+    """
+    rows = len(np.asarray(labels))
+    _check_clients(n, rows)
+    shares = np.arange(1.0, n + 1) ** -exponent
+    exact = rows * shares / shares.sum()
+    whole = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(whole - exact, kind="stable")
+    whole[by_remainder[: rows - int(whole.sum())]] += 1
+    if whole.min() < minimum:
+        raise InputError(
+            f"the smallest of {n} clients would have {whole.min()} rows, fewer than {minimum}; lower exponent, clients or minimum"
+        )
+    return sized(labels, whole.tolist(), seed=seed)
+
+
+def counted(
+    labels: ArrayLike, counts: Sequence[Sequence[int]], *, seed: int = 0
+) -> list[Index]:
+    """Clients with so many rows of each class, drawn at random; each row is used at most once.
+
+    Raises `InputError` for too few rows of a class, or none of a client.
+
+    Args:
+        labels: Class of each row, [rows].
+        counts: By client the rows of the classes 0, 1, ...; of those that it leaves out it has none.
+        seed: Seed of all that is drawn.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 15)
+    >>> [np.bincount(labels[at], minlength=4).tolist() for at in counted(labels, [[5, 5], [0, 1, 15]])]
+    [[5, 5, 0, 0], [0, 1, 15, 0]]
+    """
+    classes = class_numbers(labels, "counts")
+    dealt: list[list[Index]] = [[] for _ in counts]
+    for c in range(max(map(len, counts))):
+        of_clients = [row[c] if c < len(row) else 0 for row in counts]
+        rows_of = np.flatnonzero(classes == c)
+        total = sum(of_clients)
+        if total > len(rows_of):
+            raise InputError(
+                f"counts ask for {total} rows of class {c}, of which there are {len(rows_of)}; lower some of them"
+            )
+        order = generator(seed, "counts", str(c)).permutation(rows_of)[:total]
+        parts = np.split(order, np.cumsum(of_clients)[:-1])
+        for client, part in zip(dealt, parts, strict=True):
+            client.append(part)
+    out = [np.sort(np.concatenate(client)) for client in dealt]
+    for i, rows in enumerate(out):
+        if not len(rows):
+            raise InputError(f"counts give client {i} no row; give it some, or drop it")
+    return out
 
 
 def dirichlet(

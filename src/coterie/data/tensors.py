@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest
+from coterie.base.loss import RowLoss, named_kind
 from coterie.base.rows import (
     Held,
     Inputs,
@@ -28,12 +29,14 @@ from coterie.base.rows import (
 from coterie.config.data import Split, Tables, table_of
 from coterie.config.rules import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
+from coterie.data.lazy import refuse_random_rows
 from coterie.data.parts import stratified, stratify
 from coterie.data.splits import number_names
 from coterie.data.tables.read import read_arrays
 from coterie.data.values import (
     as_inputs,
     as_labels,
+    by_name,
     is_dataset,
     names_as_texts,
     read_items,
@@ -80,7 +83,8 @@ def from_tensors(
         notes: sentences for the report.
         server: (inputs, labels) that the server holds.
         unseen: clients that never train, {name: client}.
-        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0.
+        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0. None: the loss of a run
+            says it, if it is named.
 
     Raises:
         InputError: that names the client and what is wrong with it.
@@ -200,12 +204,14 @@ def deal_rows(
 def with_task(clients: Clients, task: str | None) -> Clients:
     """Make labels classes or quantities, as the task says.
 
+    Without a task, labels that are only 0.0 and 1.0 stay open (`Clients.asks_task`) until a run names a loss (`settle_task`).
+
     Args:
         clients: Clients with any labels.
         task: "classification", "regression" or None: as the labels are, whole numbers or floats.
 
     Raises:
-        InputError: No task says what floats that are only 0.0 and 1.0 mean, or classes that are not whole numbers.
+        InputError: classes that are not whole numbers.
     """
     if task is not None and not (
         isinstance(task, str) and task in ("classification", "regression")
@@ -213,28 +219,74 @@ def with_task(clients: Clients, task: str | None) -> Clients:
         raise InputError(
             f'task must be "classification" or "regression"; got {cut(task)}'
         )
-    labels = clients.train.labels
-    floats = labels.is_floating_point()
-    if (
-        floats
-        and task is None
-        and labels.ndim == 1
-        and bool(((labels == 0) | (labels == 1)).all())
-    ):
+    floats = clients.train.labels.is_floating_point()
+    if task is None:
+        is_open = floats and not clients.multi_hot and _all_labels(clients, _is_0_or_1)
+        return clients.with_open_task() if is_open else clients
+    if floats != (task == "classification"):
+        return clients
+    if floats and not _all_labels(clients, _is_whole):
         raise InputError(
-            f'the labels of {clients.name!r} are 0.0 and 1.0: say task = "classification" if these are classes, or '
-            'task = "regression" if they are quantities'
+            f"the labels of {clients.name!r} are not whole numbers, as classes are; number the classes 0, 1, 2, ..."
         )
-    if floats == (task == "classification") and task is not None:
-        if floats and not bool((labels == labels.round()).all()):
-            raise InputError(
-                f"the labels of {clients.name!r} are not whole numbers, as classes are; number the classes 0, 1, 2, ..."
-            )
-        kind = torch.int64 if floats else torch.get_default_dtype()
-        return clients.map_tensors(
-            lambda tensor, name: tensor.to(kind) if name is None else tensor
-        )
+    return _convert_labels(
+        clients, torch.int64 if floats else torch.get_default_dtype()
+    )
+
+
+def settle_task(clients: Clients, loss: str | RowLoss) -> Clients:
+    """The clients with labels as the loss of a run reads them: whole floats are classes where the loss is one of classes.
+
+    Several labels of a row (zeros and ones [rows, C > 1]) need no loss that is named: they are classes for "auto", too. For a binary
+    loss other floats are risks, and stay.
+
+    Args:
+        clients: Clients with any labels.
+        loss: the loss of the run.
+
+    Raises:
+        InputError: The labels are open (`Clients.asks_task`), and the loss does not say what they mean.
+    """
+    if not clients.train.labels.is_floating_point():
+        return clients
+    kind = named_kind(loss)
+    if kind == "classes":
+        is_of_classes = _all_labels(clients, _is_whole)
+    elif kind in ("binary", "multilabel") or loss == "auto":
+        is_of_classes = clients.multi_hot or (clients.asks_task and kind is not None)
+    else:
+        is_of_classes = False
+    if is_of_classes:
+        return _convert_labels(clients, torch.int64)
+    if kind is None and clients.asks_task:
+        raise ask_task(clients)
     return clients
+
+
+def ask_task(clients: Clients) -> InputError:
+    """The question what labels mean that are only 0.0 and 1.0, as an error to raise."""
+    return InputError(
+        f'the labels of {clients.name!r} are 0.0 and 1.0: say task = "classification" if these are classes, or '
+        'task = "regression" if they are quantities; or name the loss, such as "binary" or "squared"'
+    )
+
+
+def _convert_labels(clients: Clients, dtype: torch.dtype) -> Clients:
+    return clients.map_tensors(
+        lambda tensor, name: tensor.to(dtype) if name is None else tensor
+    )
+
+
+def _all_labels(clients: Clients, holds: Callable[[Tensor], Tensor]) -> bool:
+    return all(bool(holds(rows.labels).all()) for _, rows in clients.groups())
+
+
+def _is_0_or_1(labels: Tensor) -> Tensor:
+    return (labels == 0) | (labels == 1)
+
+
+def _is_whole(labels: Tensor) -> Tensor:
+    return labels == labels.round()
 
 
 def standardise(clients: Clients) -> Clients:
@@ -264,6 +316,8 @@ def standardise(clients: Clients) -> Clients:
         raise InputError(
             f"the clients of {clients.name!r} are standardised already; use them as they are"
         )
+    if clients.asks_task:
+        raise ask_task(clients)
     if isinstance(clients.train.inputs, LazyInputs):
         raise InputError(
             f"the inputs of {clients.name!r} are read lazily; scale each row where it is read"
@@ -381,6 +435,12 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
 def _part(value: Any, who: str) -> Part:
     refuse_others(value, who)
     if is_dataset(value):
+        if len(value):
+            first_row = np.arange(1)
+            refuse_random_rows(
+                lambda: by_name(read_items(value, first_row)),
+                f"row 0 of the data set of {who}",
+            )
         inputs, labels, _ = read_items(value, np.arange(len(value)))
         return Part(inputs, labels)
     if not (isinstance(value, Sequence) and len(value) == 2):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut
-from coterie.base.rows import Inputs, check_plain, class_numbers
+from coterie.base.rows import Inputs, check_plain, class_numbers, tensors_by_name
 
 T = TypeVar("T")
 Read = tuple[Inputs, Tensor, Sequence[str]]
@@ -159,6 +159,12 @@ def read_items(dataset: Any, used: NDArray[np.int64]) -> Read:
         as_labels(stack([item[1] for item in items], used, "labels"), "the data set"),
         _names(dataset),
     )
+
+
+def by_name(rows: Read) -> dict[str, Tensor]:
+    """Return inputs and labels of rows as tensors by name; the labels have none of a user's."""
+    inputs, labels, _ = rows
+    return {**tensors_by_name(inputs), "": labels}
 
 
 def item_of(dataset: Any, i: int) -> Any:

@@ -17,7 +17,7 @@ from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED, is_multi_hot
 from coterie.base.rng import Rng, fork_generators
 from coterie.base.rows import Inputs, sample, take
-from coterie.base.vector import freeze_statistics
+from coterie.base.vector import copy_model, freeze_statistics
 
 
 class ModelSpec(Protocol):
@@ -95,7 +95,8 @@ def build_model(
 ) -> nn.Module:
     """The module to train: a module as it is, or one built for these clients with named randomness.
 
-    Lazy layers (`nn.LazyLinear`, ...) are made from rows.
+    Lazy layers (`nn.LazyLinear`, ...) are made from rows. What `torch.compile` wrapped, as a whole or in parts, is the module that was
+    compiled: its parameters keep their names, and a run has the bits of that module.
 
     Args:
         model: an `nn.Module`, a `ModelSpec`, or a function (shape, outputs) -> module.
@@ -108,8 +109,9 @@ def build_model(
     Linear(in_features=15, out_features=1, bias=True)
     """
     if isinstance(model, nn.Module):
-        _refuse_hooks(model)
-        return _make_lazy_layers(model, clients, seed)
+        module = _unwrap_compiled(model)
+        _refuse_hooks(module)
+        return _make_lazy_layers(module, clients, seed)
     inputs = sample(clients.train.inputs)
     shape: Any = (
         {k: tuple(v.shape[1:]) for k, v in inputs.items()}
@@ -117,9 +119,27 @@ def build_model(
         else tuple(inputs.shape[1:])
     )
     with fork_generators(Rng.named(seed, "model").seed()):
-        module = build_shape(model, shape, outputs_of(clients))
+        module = _unwrap_compiled(build_shape(model, shape, outputs_of(clients)))
     _refuse_hooks(module)
     return _make_lazy_layers(module, clients, seed)
+
+
+COMPILED = "_orig_mod"
+"""The name under which the wrapper of `torch.compile` holds the module that was compiled."""
+
+
+def _unwrap_compiled(module: nn.Module) -> nn.Module:
+    """The module without wrappers of `torch.compile`; one with compiled parts is copied, so that the caller's stays as it is."""
+    while COMPILED in module._modules:
+        module = module.get_submodule(COMPILED)
+    if not any(COMPILED in part._modules for part in module.modules()):
+        return module
+    copied = copy_model(module)
+    for part in list(copied.modules()):
+        for name, child in part._modules.items():
+            if child is not None:
+                part._modules[name] = _unwrap_compiled(child)
+    return copied
 
 
 def _refuse_hooks(module: nn.Module) -> None:

@@ -20,7 +20,7 @@ from coterie.base.modules import load_object
 from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
 from coterie.config.registry import METRICS, short_names
-from coterie.config.run import EVERYBODY, Evaluation
+from coterie.config.run import EVERYBODY, Evaluation, number_of_clients
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY
@@ -111,12 +111,12 @@ def sample_clients(
                     f"run.evaluate: there is no client {name!r}; {nearest(name, everyone)}"
                 )
         return tuple(sorted({*chosen}))
-    count = chosen if isinstance(chosen, int) else max(1, round(chosen * len(everyone)))
+    count = number_of_clients(chosen, len(everyone))
     if count > len(everyone):
         raise InputError(
             f"run.evaluate: {count} clients of {len(everyone)} cannot be drawn; ask for fewer"
         )
-    drawn = Rng.named(seed, "evaluate").permutation(len(everyone), int(count))
+    drawn = Rng.named(seed, "evaluate").permutation(len(everyone), count)
     return tuple(everyone[i] for i in sorted(drawn.tolist()))
 
 

@@ -344,6 +344,7 @@ class Experiment:
         """Return the clients of this experiment for one seed; with folds those of the first, whose rows all train (`of_fold`)."""
         from coterie.data.parts import refuse_split
         from coterie.data.registry import clients_of, load
+        from coterie.data.tensors import settle_task
 
         table = dict(self.data)
         name = table.pop("name") if "name" in table else table.pop("folder")
@@ -366,7 +367,7 @@ class Experiment:
             )
             if self.folds:
                 refuse_split(clients)
-            return clients
+            return settle_task(clients, self.run.row_loss(clients))
         except InputError as error:
             raise InputError(
                 f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)

@@ -39,8 +39,10 @@ from coterie.contract.method import (
     refuse_attack,
 )
 from coterie.data.registry import clients_of, clients_or_maker, load
+from coterie.data.tensors import settle_task
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
+from coterie.models.building import COMPILED
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics
 from coterie.run.experiment import find_method, model_of
@@ -164,6 +166,7 @@ def fit(
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rounds, seed = native(rounds), native(seed)
     rows = _clients(clients, seed)
+    rows = settle_task(rows, settings.row_loss(rows))
     settings = _with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
     chosen = _method_of(method, local)
@@ -353,6 +356,7 @@ def personalise(
     """
     _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     engine_spec = ENGINES.resolve(engine, "engine")
+    clients = settle_task(clients, settings.row_loss(clients))
     settings = _with_metrics(settings, clients)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), few_collections(), raise_interrupts():
@@ -403,7 +407,14 @@ def share_validation(
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
-    """Load a state dict into `module`. Raises `InputError` that names a tensor which is missing, left over or of another shape."""
+    """Load a state dict into `module`; that of a module which `torch.compile` wrapped has the names of the plain module.
+
+    Raises `InputError` that names a tensor which is missing, left over or of another shape.
+    """
+    init = {
+        name.replace(f"{COMPILED}.", "") if isinstance(name, str) else name: value
+        for name, value in init.items()
+    }
     expected = module.state_dict()
     for name in expected:
         if name not in init:

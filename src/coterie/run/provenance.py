@@ -90,6 +90,8 @@ def describe_run(
         if isinstance(callback, Callback) and callback.decides
     ]
     values: dict[str, Any] = {name: getattr(settings, name) for name in COUNTED}
+    if settings.clients_per_round is not None:  # a share is the number that it means
+        values["clients_per_round"] = settings.per_round(len(clients))
     values |= {
         "seed": seed,
         "evaluate": settings.every(rounds),

@@ -45,12 +45,12 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         cures = question.cures if isinstance(question, Advice) else ()
         raise InputError(Advice(f"{question}{remainder}", cures))
     most = len(clients)
-    if run.clients_per_round is not None and run.clients_per_round > most:
+    if run.per_round(most) > most:
         raise InputError(
             f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients"
         )
     if run.contribution is not None:
-        check_estimator(run.contribution, run.clients_per_round or most)
+        check_estimator(run.contribution, run.per_round(most))
     experiment.engine.check()
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
