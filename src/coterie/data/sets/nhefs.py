@@ -8,6 +8,9 @@ The table is one. It is split by a column of its own, the state of birth, as if 
 of the seven states in which at least 60 of these people were born, and one for all others, `other-states`, with 1,029 people. The
 sizes are the point: a registry of 60 to 131 people can learn from others, a large one hardly needs them. Nobody is left out.
 
+It is an example in which joining pays, and was looked for as one: other public tables, splits and columns were tried before. So it
+shows what an answer looks like, and not how often joining pays.
+
 - Columns of 1971: `age`, `sex` (1: female), `school` (highest grade), `cholesterol` (mg per 100 ml), `smokeintensity` (cigarettes a
   day), `smokeyrs` (years of smoking), `exercise` and `active` (0 much to 2 little).
 - Columns of 1982: `bmi` (kg per square metre), `sbp` (systolic blood pressure, mm Hg), `qsmk` (1: stopped smoking since 1971).
