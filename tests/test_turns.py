@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from string import ascii_letters
 
 import pytest
-from conftest import SHARES, share_of
 
 ROOT = Path(__file__).parents[1]
+# By its path: other folders have a conftest.py, too.
+CONFTEST = runpy.run_path(str(ROOT / "conftest.py"))
+SHARES, share_of = CONFTEST["SHARES"], CONFTEST["share_of"]
 TESTS = """
 import pytest
 
