@@ -207,7 +207,7 @@ def test_a_site_does_not_approve_a_plan_that_states_something_else_of_it(
     [
         (
             {"cleveland": {"rows": [1], "label": "number", "columns": {}}},
-            "which is no site of the plan",
+            "which is not a site of the plan",
         ),
         (
             {"hungary": {"rows": [1], "label": "number", "columns": {}}},

@@ -75,6 +75,7 @@ def runs(tmp_path_factory):
             "folder": str(write(base / "data", factor)),
             "label": "y",
             "task": "regression",
+            "keep": ["x"],  # which goes the other way at c
         }
         tables = {"data": data, "methods": [{"name": "local"}, {"name": "meritfed"}]}
         tables |= {

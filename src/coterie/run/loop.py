@@ -284,13 +284,10 @@ class _Loop:
     def _repeat_log(self, number: int, log: Log) -> None:
         """Write down what a method says that had finished before this round: in rounds that are evaluated, as it stays the same.
 
-        Its weights, of many clients a large table, are written down once, and in the last round. All this follows from the state
-        and from what was written, so that a resumed run writes the same.
+        All this follows from the state, so that a resumed run writes the same; and a site, which is asked in every round, as well.
         """
-        if not self._is_due(number):
-            return
-        is_new = number == self.rounds or not self.record.weight_rows
-        self.record.add(number, log, with_weights=is_new)
+        if self._is_due(number):
+            self.record.add(number, log, with_weights=True)
 
     def _is_idle(self, state: Any) -> bool:
         """Return True if the round asks nobody and changes nothing: the method has finished, and was evaluated since."""
