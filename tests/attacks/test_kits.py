@@ -264,11 +264,11 @@ def forged(folder, *, name, kind="client", organisation=None, **more):
 
 FORGED = {
     "another site of the plan": ({"name": "cleveland"}, "is a request of 'cleveland', not of the site that its name says"),
-    "a site that is not in the plan": ({"name": "nowhere"}, "which is no site of the plan"),
+    "a site that is not in the plan": ({"name": "nowhere"}, "which is not a site of the plan"),
     "the server": ({"name": "localhost", "kind": "server", "organisation": "coterie", "fed_learn_port": 8002, "admin_port": 8002},
-                   "'localhost', which is no site of the plan"),
+                   "'localhost', which is not a site of the plan"),
     "an operator": ({"name": "operator@coterie.org", "kind": "admin", "organisation": "coterie", "role": "lead"},
-                    "which is no site of the plan"),
+                    "which is not a site of the plan"),
     "another organisation": ({"name": "hungary", "organisation": "coterie"}, "the plan's for this site is 'hungary'"),
 }  # fmt: skip
 

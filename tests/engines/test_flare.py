@@ -809,7 +809,7 @@ def test_t1_no_certificate_of_another_kind_or_authority_commands_the_server(
         check=False,
     )
     assert done.returncode == 2
-    assert "is no site of the plan" in done.stderr
+    assert "is not a site of the plan" in done.stderr
     assert not (tmp_path / "hungary.signed.zip").exists()
 
     other = provision(lonely.plan, tmp_path / "other kits")
