@@ -19,7 +19,12 @@ OF_CLASSES = ["binary", nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logi
 CROSS_ENTROPIES = [nn.CrossEntropyLoss(), nn.NLLLoss(), F.cross_entropy]
 
 
-@pytest.mark.parametrize("loss", [*OF_QUANTITIES, *OF_CLASSES], ids=str)
+def called(value):
+    """The name of a loss in the name of a test: of a function without its address, which differs in each process."""
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize("loss", [*OF_QUANTITIES, *OF_CLASSES], ids=called)
 def test_outputs_and_labels_agree_or_are_refused(loss):
     """Only a dimension of one output behind the rows is left out; all else is refused, whatever torch would make of it."""
     for of_outputs, of_labels in itertools.product(SHAPES, SHAPES):
@@ -39,7 +44,7 @@ def test_outputs_and_labels_agree_or_are_refused(loss):
         assert len(sentence) <= 300
 
 
-@pytest.mark.parametrize("loss", CROSS_ENTROPIES, ids=str)
+@pytest.mark.parametrize("loss", CROSS_ENTROPIES, ids=called)
 def test_cross_entropy_takes_a_class_for_each_place(loss):
     for of_outputs, of_labels in itertools.product(SHAPES, SHAPES):
         outputs = torch.zeros(of_outputs)
@@ -87,7 +92,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("loss", "place"), PLACES, ids=str)
+@pytest.mark.parametrize(("loss", "place"), PLACES, ids=called)
 @pytest.mark.parametrize("positions", [False, True], ids=["rows", "positions"])
 def test_a_label_that_is_no_class_of_the_model_is_named(loss, place, positions):
     labels = torch.arange(8) % 2
@@ -105,7 +110,7 @@ def test_a_label_that_is_no_class_of_the_model_is_named(loss, place, positions):
     assert len(str(e.value)) <= 300
 
 
-@pytest.mark.parametrize("loss", ["binary", nn.BCEWithLogitsLoss()], ids=str)
+@pytest.mark.parametrize("loss", ["binary", nn.BCEWithLogitsLoss()], ids=called)
 def test_whole_numbers_beyond_1_are_no_logits_classes(loss):
     rows = (torch.zeros(8, 3), torch.tensor([3, 7] * 4))
     clients = ct.data.from_tensors({"a": (rows, None, rows)})
@@ -123,7 +128,7 @@ def test_labels_that_a_module_ignores_are_no_classes():
     assert run.x.isfinite().all()
 
 
-@pytest.mark.parametrize("loss", ["classes", *CROSS_ENTROPIES], ids=str)
+@pytest.mark.parametrize("loss", ["classes", *CROSS_ENTROPIES], ids=called)
 def test_classes_stored_as_floats_are_classes_for_cross_entropy(loss):
     labels = torch.arange(8) % 3
     model = nn.Linear(8, 3)
