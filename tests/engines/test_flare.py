@@ -110,7 +110,7 @@ def test_nine_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_pat
         "submit", deployment.plan, "--out", tmp_path / "there", "--no-report"
     )
     assert "isfl" in done.stdout
-    assert re.search(r"seed 0  fedavg", done.stderr)
+    assert re.search(r"\(seed 0, \w+", done.stderr)
     assert not differences(tmp_path / "here", tmp_path / "there", *deployment.kept)
     log = (deployment.kits / "long-beach" / "local" / "asks.jsonl").read_text()
     assert "coterie.algorithms.varsel:distances" in log
@@ -119,11 +119,9 @@ def test_nine_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_pat
 def test_a_plan_with_folds_has_the_words_of_one_machine(deployment, plan, tmp_path):
     path = plan(IN_FOLDS, rounds=2)
     here, there = tmp_path / "here", tmp_path / "there"
-    # Sites compare with a linear model alone.
-    linear = ("--set", 'run.rivals=["linear"]')
-    deployment.coterie("run", path, *linear, "--out", here, "--no-report")
+    deployment.coterie("run", path, "--out", here, "--no-report")
     done = deployment.coterie("submit", path, "--out", there)
-    assert "seed 0, fold all  fedavg" in done.stderr
+    assert "(seed 0, all rows, fedavg)" in done.stderr
     assert (there / "report.html").is_file()
     assert not (there / "outcomes").exists()
     assert "test" not in {
