@@ -82,7 +82,9 @@ def faults_of_the_run(reporter):
     faults = [f"{s.nodeid} was skipped: {s.longrepr[2]}" for s in unknown]
     tried_again = [r.nodeid for r in reporter.stats.get("rerun", [])]
     if len(tried_again) > MOST_SECOND_TRIES:
-        faults.append(f"{len(tried_again)} tests passed at a second try only")
+        faults.append(
+            f"{len(tried_again)} tests were tried twice, more than {MOST_SECOND_TRIES}"
+        )
     return faults
 
 

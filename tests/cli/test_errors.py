@@ -75,7 +75,7 @@ FLAGS = {
     "rounds in words": ((*HEART, "--rounds", "many"), "--rounds", "'many'"),
     "negative rounds": ((*HEART, "--rounds", "-1"), "run.rounds must be an int >= 0, at most 1,000,000; got -1"),
     "no workers": ((*HEART, "--workers", "0"), "engine.workers must be an int > 0; got 0"),
-    "nobody per round": ((*HEART, "--clients-per-round", "0"), 'clients_per_round must be "default" (all clients) or a number of clients'),
+    "nobody per round": ((*HEART, "--clients-per-round", "0"), 'clients_per_round must be "default" (all clients) or a number'),
     "too many per round": ((*HEART, "--clients-per-round", "9"), "run.clients_per_round is 9, but there are 4 clients"),
     "all sets of ten": (
         ("compare", "digits", "--split", "iid", "--methods", "fedavg", "--set", 'run.contribution={estimator="exact"}'),

@@ -95,3 +95,18 @@ class Advice(str):
         advice = super().__new__(cls, sentence)
         advice.cures = tuple(cures)
         return advice
+
+
+SHOWN = 3
+"""Columns that a sentence's settings name; all others are in the sentence."""
+
+
+def drop_or_keep(columns: Sequence[str], about: str) -> Advice:
+    """Return a question about columns that are to be dropped if it is answered by yes, and kept if not.
+
+    >>> drop_or_keep(["wt"], "wt: weights of rows?")
+    'wt: weights of rows? Then drop = ["wt"], else keep = ["wt"]'
+    """
+    named = list(columns[:SHOWN])
+    drop, keep = Cure("drop", named), Cure("keep", named)
+    return Advice(f"{about} Then {drop}, else {keep}", (drop, keep))

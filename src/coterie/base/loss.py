@@ -40,12 +40,7 @@ class Loss:
     @property
     def ignored(self) -> int:
         """The label that does not count: `IGNORED`, or that of a module of torch."""
-        ignored: int = (
-            getattr(self.own.module, "ignore_index", IGNORED)
-            if isinstance(self.own, TorchLoss)
-            else IGNORED
-        )
-        return ignored
+        return self.own.ignored if isinstance(self.own, TorchLoss) else IGNORED
 
     @property
     def is_known(self) -> bool:
@@ -154,6 +149,7 @@ class TorchLoss:
             for module_class, kind in _KINDS.items()
             if isinstance(module, module_class)
         )
+        self.ignored: int = getattr(module, "ignore_index", IGNORED)
         copy: Any = deepcopy(module)
         copy.reduction = "none"
         self.module: Any = copy
@@ -167,8 +163,7 @@ class TorchLoss:
         values: Tensor = self.module(outputs, labels)
         if values.ndim == 1:
             return values
-        ignored = getattr(self.module, "ignore_index", IGNORED)
-        counted = (labels != ignored).flatten(1).sum(1)
+        counted = (labels != self.ignored).flatten(1).sum(1)
         return values.flatten(1).sum(1) / counted.clamp(min=1)
 
 

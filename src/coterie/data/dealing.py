@@ -248,10 +248,13 @@ def _target_groups(split: Split, labels: ArrayLike, seed: int) -> Dealt:
 
 def shares(split: Split, *, validation: bool = True) -> dict[str, float]:
     """Return the parts of a client's own rows without those parts that it has from elsewhere: what is left, in proportion."""
-    absent = {"validation"} if not validation else set()
-    absent |= {"test"} if split.test != "own" else set()
-    remaining = {key: share for key, share in split.parts.items() if key not in absent}
-    return {key: share / sum(remaining.values()) for key, share in remaining.items()}
+    remaining = dict(split.parts)
+    if not validation:
+        remaining.pop("validation", None)
+    if split.test != "own":
+        remaining.pop("test", None)
+    total = sum(remaining.values())
+    return {key: share / total for key, share in remaining.items()}
 
 
 def standard_rows(

@@ -197,6 +197,7 @@ def fit(
             attack=attack,
             attackers=wrong,
             filters=reply_filters,
+            packages=chosen.packages,
         )
         files = RoundFiles(
             Path(checkpoint),

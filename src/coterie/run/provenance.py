@@ -82,7 +82,7 @@ def describe_run(
         attack: What attackers do.
         attackers: Names of the clients that attack.
         filters: What replies pass through.
-        packages: Packages that compute numbers of the run beside torch, NumPy and those that the method names.
+        packages: Packages beside torch and NumPy that compute numbers of the run, as `Method.packages`.
     """
     deciding = [
         callback
@@ -130,7 +130,7 @@ def describe_run(
         },
         "data": _describe_rows(clients),
         "code": description.code,
-        "machine": _describe_machine([*getattr(method, "packages", ()), *packages]),
+        "machine": _describe_machine(packages),
     }
 
 

@@ -333,7 +333,7 @@ def connect(startup: Path) -> str:
         startup: the folder of a site's kit with its certificate.
 
     Raises:
-        InputError: this is no kit of a site, the port cannot be reached, or a certificate is refused, with the cure.
+        InputError: this is not a site's kit, the port cannot be reached, or a certificate is refused, with the cure.
     """
     configuration = startup / "fed_client.json"
     if not configuration.is_file():

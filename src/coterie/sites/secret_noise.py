@@ -258,8 +258,12 @@ def _normal(stream: bytes, count: int) -> NDArray[np.float64]:
 
     Generators of torch and numpy will not do: the former has 32 bits of state that matter, and both tell the next number from the last.
     """
-    half = -(-count // 2)
-    bits = np.frombuffer(hashlib.shake_256(stream).digest(16 * half), dtype="<u8")
+    pairs = (count + 1) // 2
+    digest = hashlib.shake_256(stream).digest(2 * 8 * pairs)
+    bits = np.frombuffer(digest, dtype="<u8")
+    # A double has 53 bits: the upper ones of 64, as a number in [0, 1).
     uniform = (bits >> np.uint64(11)) * 2.0**-53
-    radius, angle = np.sqrt(-2 * np.log1p(-uniform[:half])), 2 * np.pi * uniform[half:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+    radius = np.sqrt(-2 * np.log1p(-uniform[:pairs]))
+    angle = 2 * np.pi * uniform[pairs:]
+    normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return normal[:count]

@@ -213,4 +213,5 @@ def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
         attack=attack,
         attackers=attackers,
         filters=experiment.filters,
+        packages=method.packages,
     )

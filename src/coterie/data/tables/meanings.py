@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
-from coterie.base.cures import Advice, Cure
+from coterie.base.cures import SHOWN, Advice, Cure, drop_or_keep
 from coterie.base.spelling import fold, listing, names_event
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Column, Table
@@ -20,46 +20,43 @@ from coterie.data.tables.recipe import ColumnRecipe, Recipe
 
 # The thresholds were chosen on 65 public tables with 1,179 values and 64 tables with a time, so that a question is asked in a few
 # per cent of tables without a reason, and in most with one.
-_DOUBTFUL = 0.05  # share of a column's rows from which on a word for missing matters
-_LISTED = (
-    0.2  # share of the cells with a separator from which on a column may hold lists
-)
-_REPEATING = (
-    1 / 3
-)  # different words per different cell up to which the words of lists repeat
-_FEWEST_CELLS = 10  # different cells from which on that can be told
+
+# Share of a column's rows from which on a word for missing matters.
+_DOUBTFUL = 0.05
+# Share of the cells with a separator from which on a column may hold lists.
+_LISTED = 0.2
+# Different words for each different cell, up to which the words of lists repeat.
+_REPEATING = 1 / 3
+# Different cells from which on that can be told.
+_FEWEST_CELLS = 10
 _SEPARATORS = (";", "|", ",", "/", "+")
 
-_KILOGRAMS = (
-    30.0,
-    120.0,
-)  # means of a body's weight, to which a survey's are not alike
+# Means of a body's weight, to which those of a survey are not alike.
+_KILOGRAMS = (30.0, 120.0)
 _WEIGHTS = re.compile(
     "(.* )?(wt|weight|ipw|iptw|pweight)|(.* )?wtmec.*|.*[a-z]weight|sampling weight.*"
 )
 
-_FEWEST_TIMES = 10  # different times of a column
+# Different times of a column.
+_FEWEST_TIMES = 10
 _TIME = re.compile(
     "(.* )?(time|tte|duration|follow ?up)( .*)?|futime|lenfol|(survival|os|pfs|dfs) .*|.* to .*"
 )
 _MAY_BE_TIME = re.compile("t|days?|weeks?|months?|stop")
-_BESIDE_EVENT, _BESIDE_OTHER = (
-    0.55,
-    0.5,
-)  # areas below which a time may end with the event
-_WEAK, _ANY = (
-    0.45,
-    0.25,
-)  # the same of a name that says little, and of any name beside an event
+# Areas below which a time may end with the event, beside a label that is called by one and beside another.
+_BESIDE_EVENT, _BESIDE_OTHER = 0.55, 0.5
+# The same of a name that says little, and of any name beside an event.
+_WEAK, _ANY = 0.45, 0.25
 
 _OUTCOMES = re.compile(
     "label|target|outcome|mortality|expired?|(hospital )?expire flag|readmi(t|tted|ssion)|(in hospital )?death|discharge .*"
 )
-_RELATED = (
-    0.65  # area under the ROC curve from which on another outcome goes with the label
-)
-_REVERSED = 4.0  # standard errors of both slopes
-_CONSTANT = 1e-9  # squares of a scaled column, and error of a slope, below which there is nothing but rounding
+# Area under the ROC curve from which on another outcome goes with the label.
+_RELATED = 0.65
+# Standard errors of both slopes.
+_REVERSED = 4.0
+# Squares of a scaled column, and error of a slope, below which there is nothing but rounding.
+_CONSTANT = 1e-9
 
 Array = NDArray[Any]
 
@@ -121,7 +118,7 @@ def _on_words_for_missing(
             found[name], rows_of[name] = sorted(words), words.total()
     if not found:
         return
-    shown = dict(list(found.items())[:3])
+    shown = dict(list(found.items())[:SHOWN])
     written = listing([*dict.fromkeys(w for words in shown.values() for w in words)])
     cures = Cure("missing", shown), Cure("not_missing", shown)
     yield Advice(
@@ -142,7 +139,7 @@ def _on_padded_numbers(
         if filled and all(filled) and name not in settings.keep:
             names.append(name)
     if names:
-        cures = Cure("categorical", names[:3]), Cure("keep", names[:3])
+        cures = Cure("categorical", names[:SHOWN]), Cure("keep", names[:SHOWN])
         yield Advice(
             f"{listing(names)}: numbers with zeros in front; are they codes? Then {cures[0]}, else {cures[1]}",
             cures,
@@ -196,12 +193,8 @@ def _on_weights(
         if len(numbers) and numbers.min() > 0 and not low <= numbers.mean() <= high:
             names.append(name)
     if names:
-        cures = Cure("drop", names[:3]), Cure("keep", names[:3])
-        yield Advice(
-            f"{listing(names)}: a survey's weights of rows? They say how rows were drawn and nothing of a patient. Then {cures[0]} "
-            f"(all rows count alike), else {cures[1]}",
-            cures,
-        )
+        about = "a survey's weights of rows? They say how rows were drawn and nothing of a patient; without them all rows count alike."
+        yield drop_or_keep(names, f"{listing(names)}: {about}")
 
 
 def _on_times(
@@ -222,12 +215,9 @@ def _on_times(
         if auc_of(times, cases) < _limit(name, label):
             names.append(name)
     if names:
-        cures = Cure("drop", names[:3]), Cure("keep", names[:3])
-        yield Advice(
-            f"{listing(names)}: small where {label} is {recipe['label']['classes'][1]}; a time until that, or until the follow-up "
-            f"ended, is known only afterwards. Then {cures[0]}, else {cures[1]}",
-            cures,
-        )
+        where = f"small where {label} is {recipe['label']['classes'][1]}"
+        about = f"{where}; is it a time until that, or until the follow-up ended, which is known only afterwards?"
+        yield drop_or_keep(names, f"{listing(names)}: {about}")
 
 
 def _limit(name: str, label: str) -> float:
@@ -256,12 +246,8 @@ def _on_other_outcomes(
         if max(area, 1 - area) >= _RELATED:
             names.append(name)
     if names:
-        cures = Cure("drop", names[:3]), Cure("keep", names[:3])
-        yield Advice(
-            f"{listing(names)}: another outcome among the inputs? What is known only afterwards must not be used. Then {cures[0]}, "
-            f"else {cures[1]}",
-            cures,
-        )
+        about = "another outcome among the inputs? What is known only afterwards must not be used."
+        yield drop_or_keep(names, f"{listing(names)}: {about}")
 
 
 def _best_area(

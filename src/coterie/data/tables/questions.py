@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
-from coterie.base.cures import Advice, Cure, either
+from coterie.base.cures import Advice, Cure, drop_or_keep, either
 from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
 from coterie.data.tables.agreement import MAPPING, map_to_classes
@@ -227,12 +227,9 @@ def _share_of_cases(categories: Array, cases: Array) -> Array:
 def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
     """Ask whether columns that tell the label are known beforehand."""
     if names:
-        cures = Cure("drop", names[:3]), Cure("keep", names[:3])
-        yield Advice(
-            f"{listing(names)}: {'each ' if len(names) > 1 else ''}tells the label of nearly all training rows alone; "
-            f"is it known only afterwards? Then {cures[0]}, else {cures[1]}",
-            cures,
-        )
+        each = "each " if len(names) > 1 else ""
+        about = f"{each}tells the label of nearly all training rows alone; is it known only afterwards?"
+        yield drop_or_keep(names, f"{listing(names)}: {about}")
 
 
 def _on_columns_of_one_class(
