@@ -183,3 +183,36 @@ def test_another_smallest_effect_needs_no_run(tmp_path: Path, capsys: Any) -> No
         assert main(["report", str(tmp_path), "--no-html", "--smallest", smallest]) == 0
         assert word in capsys.readouterr().out
     assert main(["report", str(tmp_path), "--smallest", "2"]) == 2
+
+
+def test_jobs_find_the_trees_imported_once_in_the_process_that_they_share(
+    monkeypatch, tmp_path
+):
+    """As it was: each process of a client's own model took two seconds to import scikit-learn."""
+    from coterie.study.jobs import Jobs
+
+    loads, forks = [], []
+    fork = Jobs._fork
+
+    def counted(self, *work):
+        forks.append(len(loads))
+        fork(self, *work)
+
+    monkeypatch.setattr(rivals, "load_trees", lambda: loads.append(1))
+    monkeypatch.setattr(Jobs, "_fork", counted)
+    flags = (
+        "--methods",
+        "local,fedavg",
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+        "--no-report",
+    )
+    for name, jobs in (("two", "2"), ("one", "1")):
+        out = str(tmp_path / name)
+        command = ["compare", "heart-disease", *flags, "--jobs", jobs, "--out", out]
+        assert main(command) == 0
+    assert loads == [1]  # one after the other they need no preparation
+    assert len(forks) > 2
+    assert set(forks) == {1}

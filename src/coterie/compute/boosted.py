@@ -33,6 +33,12 @@ def can_fit() -> bool:
     return importlib.util.find_spec("sklearn") is not None
 
 
+def load_trees() -> None:
+    """Import scikit-learn, which takes two seconds, so that processes that are forked from this one need not."""
+    import sklearn.ensemble  # noqa: F401
+    import threadpoolctl  # noqa: F401
+
+
 def fit_it_yourself(*, classification: bool) -> str:
     """Return the line of Python that makes the trees; no run keeps them."""
     kind = "Classifier" if classification else "Regressor"

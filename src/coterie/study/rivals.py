@@ -6,7 +6,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.rows import sample
-from coterie.compute.boosted import can_fit
+from coterie.compute.boosted import can_fit, load_trees
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 
@@ -16,6 +16,12 @@ BASELINE = "local"
 def fits_boosted(experiment: Experiment, entry: MethodEntry, clients: Clients) -> bool:
     """Return True if the losses of boosted trees are to be saved beside those of this method: it trains each client alone."""
     return entry.name == BASELINE and wants_boosted(experiment, clients) and can_fit()
+
+
+def prepare_rivals(experiment: Experiment, clients: Clients) -> None:
+    """Import once what each process of a run would import: there is one for each method, seed and fold that trains alone."""
+    if experiment.run.jobs > 1 and wants_boosted(experiment, clients) and can_fit():
+        load_trees()
 
 
 def wants_boosted(experiment: Experiment, clients: Clients) -> bool:

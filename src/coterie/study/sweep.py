@@ -66,7 +66,7 @@ from coterie.study.preflight import (
     train,
 )
 from coterie.study.progress import Event, Status
-from coterie.study.rivals import fits_boosted, rival_notes
+from coterie.study.rivals import fits_boosted, prepare_rivals, rival_notes
 from coterie.study.row_outcomes import write_outcomes
 from coterie.study.search import tuning_notes
 from coterie.study.tables import seal_tables, write_tables
@@ -180,6 +180,8 @@ def run_experiment(
     status = Status(
         [p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs
     )
+    if isinstance(site, _Here):
+        prepare_rivals(experiment, clients_at_first)
     with experiment.engine.keep_open(), exclusive(folder):
         _write_beginning(experiment, folder, clients_at_first)
         try:
