@@ -22,13 +22,13 @@ import tempfile
 import textwrap
 import time
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -52,6 +52,9 @@ CRASHES = (
     "UnboundLocalError",
 )
 """Errors of a mutant that cannot run, also where a refusal cites them: no test has noticed that another method runs."""
+
+
+M = TypeVar("M")
 
 
 class Mutant(NamedTuple):
@@ -204,11 +207,9 @@ class Tree:
         return process.exitcode, said.read_text()
 
     @contextmanager
-    def holding(self, mutant: Mutant) -> Iterator[None]:
-        file, text = (
-            self.folder / "src" / "coterie" / mutant.file,
-            mutated(mutant, self.folder),
-        )
+    def holding(self, name: str, text: str) -> Iterator[None]:
+        """While this lasts the file of src/coterie has another text."""
+        file = self.folder / "src" / "coterie" / name
         before = file.stat()
         original = file.read_bytes()
         file.write_text(text)
@@ -218,9 +219,12 @@ class Tree:
             file.write_bytes(original)
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
-    def judge(self, mutant: Mutant) -> Verdict:
-        with self.holding(mutant):
-            return verdict_of(*self.tests(str(mutant.tests)))
+    def judge(
+        self, name: str, text: str, tests: Sequence[str], *, crash_kills: bool = False
+    ) -> Verdict:
+        """What tests say of another text of a file. A crash says nothing of a method's terms, and enough of any other line."""
+        with self.holding(name, text):
+            return verdict_of(*self.tests(*tests), crash_kills=crash_kills)
 
 
 def run_tests(folder: Path, said: Path, names: Sequence[str]) -> None:
@@ -244,14 +248,18 @@ def run_tests(folder: Path, said: Path, names: Sequence[str]) -> None:
     sys.exit(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *names]))
 
 
-def verdict_of(status: int | None, output: str) -> Verdict:
+def verdict_of(
+    status: int | None, output: str, *, crash_kills: bool = False
+) -> Verdict:
     """What the exit status and the output of pytest say."""
     if status is None:
         return Verdict("killed", "(did not end)")
     if status == 0:
         return Verdict("SURVIVED")
-    failed = re.findall(r"^FAILED (\S+::\S+)", output, re.M)
-    if status != 1 or not failed:
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
+    if crash_kills and failed:
+        return Verdict("killed", failed[0])
+    if status != 1 or not any("::" in name for name in failed):
         return Verdict("BROKEN: its tests did not run")
     crash = re.search(rf"^E .*\b({'|'.join(CRASHES)}): ", output, re.M)
     return (
@@ -260,22 +268,27 @@ def verdict_of(status: int | None, output: str) -> Verdict:
 
 
 def judged(
-    mutants: Sequence[Mutant], trees: Sequence[Tree]
-) -> Iterator[tuple[Mutant, Verdict, float]]:
+    mutants: Sequence[M], trees: Sequence[Tree], judge: Callable[[Tree, M], Verdict]
+) -> Iterator[tuple[M, Verdict, float]]:
     """Each mutant with its verdict and how many seconds that took, in order."""
     free: queue.Queue[Tree] = queue.Queue()
     for tree in trees:
         free.put(tree)
 
-    def one(mutant: Mutant) -> tuple[Mutant, Verdict, float]:
+    def one(mutant: M) -> tuple[M, Verdict, float]:
         tree, start = free.get(), time.monotonic()
         try:
-            return mutant, tree.judge(mutant), time.monotonic() - start
+            return mutant, judge(tree, mutant), time.monotonic() - start
         finally:
             free.put(tree)
 
     with ThreadPoolExecutor(len(trees)) as pool:
         yield from pool.map(one, mutants)
+
+
+def judge_method(tree: Tree, mutant: Mutant) -> Verdict:
+    text = mutated(mutant, tree.folder)
+    return tree.judge(mutant.file, text, [str(mutant.tests)])
 
 
 def failing_anyway(tree: Tree, killers: Iterable[str]) -> list[str]:
@@ -308,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for k in range(min(options.jobs, len(chosen)))
         ]
         verdicts = []
-        for mutant, verdict, seconds in judged(chosen, trees):
+        for mutant, verdict, seconds in judged(chosen, trees, judge_method):
             verdicts.append(verdict)
             print(
                 f"{verdict.word:<8} {seconds:4.0f} s  {mutant}  {verdict.killer.rpartition('::')[2]}",

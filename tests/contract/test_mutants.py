@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import time
+
 import pytest
 
 from mutants import Mutant, Tree, declared, main, mutated, verdict_of
+from room_mutants import KINDS, Map, RoomMutant, drawn, places
 
 FAILED = """\
 E       assert 1.0 == 2.0
@@ -90,7 +94,7 @@ def test_a_mutant_lives_in_a_copy_and_only_while_its_tests_run(tmp_path):
     tree, mutant = Tree(tmp_path), declared()[0]
     copy = tmp_path / "src" / "coterie" / mutant.file
     before, stamp = copy.read_text(), copy.stat().st_mtime_ns
-    with tree.holding(mutant):
+    with tree.holding(mutant.file, mutated(mutant)):
         assert copy.read_text() == mutated(mutant) != before
     assert (copy.read_text(), copy.stat().st_mtime_ns) == (before, stamp)
     assert mutated(mutant) != before  # the term is still in the sources
@@ -100,3 +104,67 @@ def test_a_pattern_that_fits_no_method_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["--only", "fedavgg"])
     assert "no method fits 'fedavgg'" in capsys.readouterr().err
+
+
+ROOM = """
+from typing import Any
+
+def f(x: Any = 1, *, ä: float = 0.5) -> Any:
+    if x < 3:
+        raise ValueError("no")
+    print(x, sep="")
+    return max(x, 2) if ä else g(x, k=True)
+""".encode()
+
+
+def test_each_kind_changes_its_places_and_leaves_code_that_can_be_read():
+    found = places(ROOM)
+    assert {kind: len(of_kind) for kind, of_kind in found.items()} == {
+        "flip comparison": 1,
+        "drop guard": 1,
+        "drop line": 1,
+        "swap arguments": 1,
+        "change constant": 5,
+        "drop keyword": 2,
+        "negate": 2,
+    }
+    whole = ast.dump(ast.parse(ROOM))
+    for of_kind in found.values():
+        for place in of_kind:
+            changed = ROOM[: place.first] + place.instead.encode() + ROOM[place.last :]
+            assert ast.dump(ast.parse(changed)) != whole
+            assert ROOM.splitlines()[place.line - 1].strip()
+
+
+def test_a_seed_draws_the_same_mutants_of_all_kinds_and_none_twice():
+    chosen = drawn("filters", 30, 1)
+    assert chosen == drawn("filters", 30, 1) != drawn("filters", 30, 2)
+    assert len(set(chosen)) == 30
+    assert {mutant.place.kind for mutant in chosen} == set(KINDS)
+    with pytest.raises(ValueError, match="src/coterie/nowhere has fewer than 1 places"):
+        drawn("nowhere", 1, 1)
+
+
+def test_the_quickest_tests_of_a_line_run_first_and_of_a_line_without_tests_those_of_its_file():
+    kept = {
+        "tests": ["a", "b", "c"],
+        "seconds": [3.0, 1.0, 2.0],
+        "lines": {"m.py": {"4": [0, 1], "9": [2]}},
+        "made": time.time() + 60,
+    }
+    reach = Map(kept)
+
+    def of(line):
+        place = places(ROOM)["negate"][0]._replace(line=line)
+        return reach.reaching(RoomMutant("m.py", place, ""))
+
+    assert of(4) == ["b", "a"]
+    assert of(1) == ["b", "c", "a"]
+    assert reach.newer() == []
+
+
+def test_a_crash_tells_nothing_of_a_method_and_enough_of_a_line():
+    said = FAILED + "E   NameError: name 'x' is not defined"
+    assert verdict_of(1, said).word == "BROKEN: NameError"
+    assert verdict_of(1, said, crash_kills=True).word == "killed"
+    assert verdict_of(5, "no tests ran", crash_kills=True).word.startswith("BROKEN")
