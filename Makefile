@@ -38,7 +38,7 @@ demo: $(VENV)/.demo  ##! eight registries of real people: does federating help e
 test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (6 minutes on 2 quiet cores, longer beside other work)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q $(if $(IN_TURN),--in-turn $(IN_TURN))
 
-test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation
+test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, the experiments and their pages, and the report in a browser where there is one, and the built documentation
 	$(BIN)/python -m pytest tests -m 'programs and not slow and not engines and not extras' -n 2 --dist loadfile -q
 
 $(ENGINES)/.ready: pyproject.toml $(CONSTRAINTS)

@@ -37,6 +37,8 @@ with pytest.MonkeyPatch.context() as patch:
     )
     from experiments.membranes import UNet, dice
 
+pytestmark = pytest.mark.programs  # experiments stand beside the library
+
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2, "optimiser": "adam"}
 
 

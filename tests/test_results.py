@@ -20,6 +20,8 @@ from coterie.base.files import read_toml
 from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
 
+pytestmark = pytest.mark.programs  # experiments stand beside the library
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ("plan", "claims", "rivals", "constants")
 FILES = sorted(
