@@ -216,3 +216,36 @@ def test_only_its_own_error_is_blamed_on_standard_output(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert os.strerror(errno.EMFILE) in said
     assert "standard output" not in said
+
+
+# ---- disks that take two names for one
+
+
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [(("Ward", "ward"), "clients 'Ward' and 'ward'"), (("ä", "a\u0308"), "clients")],
+)
+def test_clients_whose_files_would_be_one_are_refused_before_any_training(
+    tmp_path, capsys, names, named
+):
+    rows = "age,bmi,ill\n" + "".join(
+        f"{20 + k},{18 + k % 7},{k % 2}\n" for k in range(30)
+    )
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for name in names:
+        (folder / f"{name}.csv").write_text(rows)
+    if len(list(folder.iterdir())) < 2:
+        pytest.skip("this disk takes two names for one")
+    out = tmp_path / "run"
+    command = ["compare", str(folder), "--label", "ill", *SMALL, "--out", str(out)]
+    assert main(command) == 2
+    assert named in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_methods_whose_files_would_be_one_are_refused():
+    clients = ct.data.load("heart-disease")
+    methods = {"mine": ct.FedAvg(), "Mine": ct.Local()}
+    with pytest.raises(ct.InputError, match="methods 'mine' and 'Mine'"):
+        ct.compare(methods, clients, rounds=1)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torture.apart import Tries
+from torture.disks import disks
 from torture.engines import flare_runs, ray_runs
 from torture.faults import faults
 from torture.files import damages, settings, tables
 from torture.kills import kills
 from torture.odd import oddities
+from torture.site_power import site_power
 from torture.worlds import worlds
 
 
@@ -27,6 +29,8 @@ class Campaign(NamedTuple):
 CAMPAIGNS = {
     "interrupted runs": Campaign(kills, 300, 50),
     "the world changes between kill and resume": Campaign(worlds, 1000, 100),
+    "disks that refuse something": Campaign(disks, 330, 33),
+    "power losses at a site": Campaign(site_power, 300, 100),
     "damaged files of a run": Campaign(damages, 1000, 100),
     "mutated TOML": Campaign(settings, 1000, 1000),
     "mangled CSV folders": Campaign(tables, 1000, 1000),

@@ -70,8 +70,22 @@ FAULTS = (
         "",
         "interrupted",
     ),
+    Planted(
+        "a site answers before its line is on the disk",
+        "sites/log.py",
+        "        if durable:\n            os.fsync(file.fileno())\n",
+        "",
+        "power losses",
+    ),
+    Planted(
+        "a run ends where a disk knows no fsync",
+        "base/system.py",
+        "        if error.errno not in UNSUPPORTED:\n            raise\n        say_once(NO_SYNC, place)\n",
+        "        raise\n",
+        "disks",
+    ),
 )
-"""Faults that are kept; the last two were drawn unseen and not found, until the campaign was mended."""
+"""Faults that are kept; "a history keeps rows" and "jobs outlive" were drawn unseen and not found, until the campaign was mended."""
 
 
 UNSEEN = (

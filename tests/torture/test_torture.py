@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.sites import log as log_module
 from mutants import replaced
 from torture.__main__ import ROOT, run_campaign
 from torture.apart import Setup, command
@@ -17,6 +18,7 @@ from torture.campaigns import CAMPAIGNS, ENGINES
 from torture.generated import generate
 from torture.kills import Try, interrupt, saved_rounds
 from torture.planted import FAULTS, UNSEEN
+from torture.site_power import lose_power_often
 from torture.worlds import numbers, run_whole, warm_up
 
 IN_PROCESS = (
@@ -24,6 +26,7 @@ IN_PROCESS = (
     "mangled CSV folders",
     "odd values of arguments",
     "faults of a client's task",
+    "power losses at a site",
 )
 """Campaigns of 150 tries here; the others, whose tries are runs of the command, have 10."""
 
@@ -39,6 +42,31 @@ def test_nothing_of_a_short_campaign_is_wrong(name, monkeypatch, tmp_path):
     )
     assert tally.tries >= 10
     assert tally.wrong == []
+
+
+@pytest.mark.promise("one budget")
+@pytest.mark.parametrize("seed", range(5))
+def test_a_site_that_loses_power_gives_no_budget_back_and_forgets_no_answer(
+    tmp_path, seed
+):
+    assert lose_power_often(tmp_path / "site", seed) == ""
+
+
+def test_lines_that_are_not_synced_are_missed(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "coterie.sites.log.Log._append", unsynced(log_module.Log._append)
+    )
+    wrong = [lose_power_often(tmp_path / str(seed), seed) for seed in range(10)]
+    assert any(why.startswith("data lost") for why in wrong)
+
+
+def unsynced(append):
+    """Write a line and leave it to the system when it reaches the disk."""
+
+    def written(self, file, values, durable):
+        append(self, file, values, False)
+
+    return written
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -257,12 +258,30 @@ def refuse_links(folder: Path) -> None:
 
 
 def safe_name(name: str) -> str:
-    """`name` as part of a file name; two names never become one.
+    """`name` as part of a file name; two names never become one (for disks that take `a` for `A` see `refuse_names_alike`).
 
     >>> safe_name("St. Mary's, ward 1/2")
     'St. Mary%27s%2C ward 1%2F2'
     """
     return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
+
+
+def refuse_names_alike(names: Iterable[str], what: str) -> None:
+    """Raise `InputError` if two names differ in case alone, or in how an accent is spelled: many disks take their files for one.
+
+    Args:
+        names: of things that each have files of their own.
+        what: what has the names, such as "clients".
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        on_disk = unicodedata.normalize("NFC", name).casefold()
+        other = seen.setdefault(on_disk, name)
+        if other != name:
+            raise InputError(
+                f"{what} {other!r} and {name!r} differ in case or in the bytes of an accent alone, "
+                "and many disks would take their files for one; rename one"
+            )
 
 
 def seed_suffix(seed: int | str, fold: str = "") -> str:

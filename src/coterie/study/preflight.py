@@ -26,10 +26,10 @@ from coterie.contract.method import Method, filters_of, refuse_attack
 from coterie.models import build_model
 from coterie.run.contribution import check_estimator
 from coterie.run.experiment import Experiment
-from coterie.run.files import ALL, YARDSTICKS
+from coterie.run.files import ALL, YARDSTICKS, refuse_names_alike
 from coterie.run.fit import fit, start_from
 from coterie.run.hashes import Tree
-from coterie.run.model_files import load_model_file
+from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
 from coterie.run.result import Run
@@ -51,6 +51,9 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         )
     if run.contribution is not None:
         check_estimator(run.contribution, run.per_round(most))
+    refuse_names_alike((entry.label for entry in experiment.methods), "methods")
+    if len(clients) <= APART:  # more of them share a file
+        refuse_names_alike(clients.names, "clients")
     experiment.engine.check()
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
