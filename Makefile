@@ -47,8 +47,8 @@ $(ENGINES)/.ready: pyproject.toml $(CONSTRAINTS)
 	$(ENGINES)/bin/pip check
 	@touch $@
 
-test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (24 minutes on 2 busy cores)
-	$(ENGINES)/bin/python -m pytest tests -m '(engines or extras) and not slow' -q --reruns 1 --reruns-delay 5
+test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (a quarter of an hour on 2 cores; IN_TURN=all: twice that)
+	$(ENGINES)/bin/python -m pytest tests -m '(engines or extras) and not slow' -q --reruns 1 --reruns-delay 5 $(if $(IN_TURN),--in-turn $(IN_TURN))
 
 test-engines-slow: $(ENGINES)/.ready  ## processes of a FLARE job killed at other moments of a round
 	$(ENGINES)/bin/python -m pytest tests -m 'engines and slow' -q

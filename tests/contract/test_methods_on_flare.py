@@ -31,6 +31,7 @@ def in_toml(value: Any) -> Any:
     return CALLED.get(value, value) if isinstance(value, str) else value
 
 
+@pytest.mark.in_turn
 def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     # These hospitals have too few rows to tell a curvature: the test below.
     cases = [c for c in CASES if not is_pooled(c) and not is_solved(c)]

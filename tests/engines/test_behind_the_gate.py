@@ -57,6 +57,7 @@ session.close()
 """
 
 
+@pytest.mark.in_turn
 def test_an_aborted_and_a_purged_run_have_the_bits_of_an_undisturbed_one(tmp_path):
     """Behind secret noise: with another key, or drawn anew for the same request, it would have other bits."""
     with deployed(tmp_path, methods=BEHIND_NOISE, rounds=40) as made:
@@ -132,6 +133,7 @@ new_secure_session(sys.argv[1], sys.argv[2], timeout=15.0).restart("server", wai
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("rights of three kits")
 def test_the_keeper_restarts_the_server_and_its_site_comes_back(tmp_path):
     """By the start scripts, whose loop starts what has ended. Sites take no order to restart, so the server forgets them first."""
@@ -179,6 +181,7 @@ def test_the_keeper_restarts_the_server_and_its_site_comes_back(tmp_path):
         wait_for(lambda: not made.left())
 
 
+@pytest.mark.in_turn
 def test_the_commands_of_the_tutorial_print_what_its_page_shows(tmp_path, monkeypatch):
     """As a reader gives them: kits, start scripts, a run behind the gate, the log and the end."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -138,6 +138,7 @@ def test_a_plan_with_folds_has_the_words_of_one_machine(deployment, plan, tmp_pa
         assert verdict(sites, client).kind == verdict(one, client).kind
 
 
+@pytest.mark.in_turn
 def test_contributions_are_those_of_one_process(deployment, plan, tmp_path):
     written = plan(FEDAVG + "[run.contribution]\nevery = 2\n\n")
     places = [tmp_path / "here", tmp_path / "there"]
@@ -164,6 +165,7 @@ def test_a_job_brings_no_code_and_a_site_sends_no_log(deployment):
     assert not list(deployment.kits.rglob("app_*/custom/*.py"))
 
 
+@pytest.mark.in_turn
 def test_a_site_whose_columns_do_not_fit_is_named_before_and_after_it_joins(
     deployment, plan, tmp_path
 ):
@@ -189,6 +191,7 @@ def test_a_site_whose_columns_do_not_fit_is_named_before_and_after_it_joins(
     assert str(tmp_path / "other.csv") not in done.stderr
 
 
+@pytest.mark.in_turn
 def test_a_task_that_a_site_forbids_is_its_named_failure(deployment, plan, tmp_path):
     deployment.settings("hungary", refuse=["tasks:local_update"])
     deployment.coterie("submit", plan(FEDAVG), "--out", tmp_path / "run", "--no-report")
@@ -350,6 +353,7 @@ def assert_same_models(run, other):
         assert all(torch.equal(value, two[key]) for key, value in one.items()), name
 
 
+@pytest.mark.in_turn
 @moments(2, 5)
 def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(
     tmp_path, task, at
@@ -369,6 +373,7 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(
     assert set(found) == ({"switzerland"} if task == "tasks:local_update" else set())
 
 
+@pytest.mark.in_turn
 @moments(3, 7)
 def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_model(
     tmp_path, undisturbed, task, at
@@ -389,6 +394,7 @@ def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_mode
     assert_same_models(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.in_turn
 @moments(3, 7)
 def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_model(
     tmp_path, undisturbed, task, at
@@ -416,6 +422,7 @@ def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_mod
     assert_same_models(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.in_turn
 def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path):
     arm = {
         "where": "worker",

@@ -81,6 +81,7 @@ def test_a_run_goes_on_without_the_site_or_ends_as_the_quorum_says(found):
     assert re.search("hungary .*field 'delta' is a str", got["ended"]["all"])
 
 
+@pytest.mark.in_turn
 def test_the_benchmark_measures_asks_and_rounds():
     from benchmarks.engine_work import Work
     from benchmarks.flare import measure

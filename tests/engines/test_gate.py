@@ -278,6 +278,7 @@ def to_the_job(made, command):
 QUESTIONS = ("get_run_info", "show_stats", "get_errors")
 
 
+@pytest.mark.in_turn
 def test_without_the_check_of_the_gate_a_site_reads_of_the_run_and_ends_it(tmp_path):
     """The server's gate is there and lets every message in."""
     with town(tmp_path, True) as made:
@@ -719,6 +720,7 @@ def test_the_trial_finds_the_shell_where_the_gate_is_off():
     assert "OPEN: files of this site are read" in opened.line
 
 
+@pytest.mark.in_turn
 def test_the_red_team_tries_the_gate_and_finds_the_shell_where_it_is_off(
     gated, monkeypatch, capsys
 ):
