@@ -542,10 +542,10 @@ def _tuple_of(value: Any) -> Any:
 
 def plain(value: Any, keep: Keep | None = None) -> Any:
     """Return a value as a file holds it: dataclasses as tables, tuples as lists, and no key whose value is None."""
+    if keep is not None and callable(value):
+        return keep(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return spell(value, keep)
     if isinstance(value, Mapping):
         return {k: plain(v, keep) for k, v in value.items() if v is not None}
-    if isinstance(value, tuple | list):
-        return [plain(v, keep) for v in value]
-    return keep(value) if keep is not None and callable(value) else value
+    return [plain(v, keep) for v in value] if isinstance(value, tuple | list) else value
