@@ -137,6 +137,20 @@ def test_a_subset_has_the_same_rows_and_nobody_elses():
         clients.subset(("z",))
 
 
+@needs_ray
+def test_an_own_optimiser_and_its_kept_state_have_the_bits_of_one_process():
+    def make(parameters):
+        return torch.optim.Adagrad(parameters, lr=0.1)
+
+    local = LocalSGD(steps=Steps(2), batch_size=4, optimiser=make, keep_state=True)
+    problem = logistic()
+    here, there = (
+        fit(FedAvg(local), problem.clients, problem.model, rounds=2, engine=engine)
+        for engine in (None, Ray(actors=2))
+    )
+    assert_same_bits(here, there)
+
+
 # ---- killed
 
 

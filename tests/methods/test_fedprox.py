@@ -30,7 +30,11 @@ MUTANTS = {
             "x=state.x,",
             "weights=state.x.new_ones(len(federation.clients)), x=state.x,",
         ),
-        ("algorithms/fedprox.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
+        (
+            "algorithms/fedprox.py",
+            "rate_of(self.lr, federation.round), federation.dim)",
+            "1.0, federation.dim)",
+        ),
     ],
 }
 

@@ -51,7 +51,11 @@ MUTANTS = {
             "weights=weights, x=state.x",
             "weights=weights * 0 + 1, x=state.x",
         ),
-        ("algorithms/mwfed.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
+        (
+            "algorithms/mwfed.py",
+            "rate_of(self.lr, federation.round), federation.dim)",
+            "1.0, federation.dim)",
+        ),
     ],
 }
 

@@ -34,7 +34,7 @@ MUTANTS = {
         ),
         (
             "algorithms/robust.py",
-            "robust.median(replies.delta), self.lr",
+            "robust.median(replies.delta), rate_of(self.lr, federation.round)",
             "robust.median(replies.delta), 1.0",
         ),
     ],
@@ -53,8 +53,8 @@ MUTANTS = {
     "geometric-median": [
         (
             "algorithms/robust.py",
-            "move(state.x, weights, replies.delta, self.lr, federation.dim)), {",
-            "move(state.x, torch.full_like(weights, 1 / len(weights)), replies.delta, self.lr, federation.dim)), {",
+            "State(move(state.x, weights, replies.delta",
+            "State(move(state.x, torch.full_like(weights, 1 / len(weights)), replies.delta",
         ),
         (
             "algorithms/robust.py",

@@ -60,7 +60,11 @@ MUTANTS = {
             "state.control + average",
         ),
         ("algorithms/scaffold.py", "local.rate(cohort.round)", "local.rate(1)"),
-        ("algorithms/scaffold.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
+        (
+            "algorithms/scaffold.py",
+            "rate_of(self.lr, federation.round), federation.dim)",
+            "1.0, federation.dim)",
+        ),
         (
             "algorithms/scaffold.py",
             "return State(x, torch.zeros_like(state.control)), log",

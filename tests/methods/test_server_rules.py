@@ -121,7 +121,7 @@ def test_two_steps_along_one_direction_by_hand(method, first, second):
 class AlwaysOne:
     """A federation of one client, whose update of a model of one number is 1."""
 
-    dim, clients = 1, ("a",)
+    dim, clients, round = 1, ("a",), 1
 
     def average(self, clients, task, **payload):
         delta = torch.ones(1, dtype=torch.float64)

@@ -31,7 +31,7 @@ MUTANTS = {
         ),
         (
             "algorithms/sgd.py",
-            "shift(state.x, mean, self.lr, federation.dim)",
+            "shift(state.x, mean, rate_of(self.lr, federation.round), federation.dim)",
             "shift(state.x, mean, 1.0, federation.dim)",
         ),
         (

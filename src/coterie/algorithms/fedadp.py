@@ -45,7 +45,7 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import local_update, own_update
-from coterie.config.local import LocalSGD
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.rules import POSITIVE, TEXT
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
@@ -82,7 +82,7 @@ class FedAdp(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     alpha: Annotated[float, POSITIVE] = 5.0
     reference: Annotated[str, TEXT._replace(allowed='"global" or a client\'s name')] = (
         "global"
@@ -128,7 +128,13 @@ class FedAdp(Method[State]):
             now = sums[0, positions] / sums[1, positions]
         # The log of a size in the exponent makes it a factor of the weight.
         weights = torch.softmax(gompertz(now, self.alpha) + sizes.log(), 0)
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        x = move(
+            state.x,
+            weights,
+            replies.delta,
+            rate_of(self.lr, federation.round),
+            federation.dim,
+        )
         return State(x, sums), {
             "weights": replies.by_client(weights),
             "angle": replies.by_client(now),

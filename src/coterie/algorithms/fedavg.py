@@ -34,8 +34,7 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import local_update
-from coterie.config.local import LocalSGD
-from coterie.config.rules import POSITIVE
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -65,7 +64,7 @@ class FedAvg(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "sum"
 
@@ -85,7 +84,9 @@ class FedAvg(Method[State]):
         average = federation.average(
             federation.clients, local_update, x=state.x, local=self.local
         )  # by n_k / n
-        x = shift(state.x, average.delta, self.lr, federation.dim)
+        x = shift(
+            state.x, average.delta, rate_of(self.lr, federation.round), federation.dim
+        )
         return State(x), {"weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:

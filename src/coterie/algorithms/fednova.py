@@ -59,9 +59,10 @@ def most_steps(payload: Mapping[str, Any], rows: int) -> float:
     of_an_epoch = max(
         1, rows if local.sampler is None else ceil(local.sampler.sample_ratio * rows)
     )
-    return local.steps.count * ceil(
+    batches = local.steps.count * ceil(
         of_an_epoch / min(local.batch_size or of_an_epoch, of_an_epoch)
     )
+    return ceil(batches / local.accumulate)
 
 
 def _farthest(payload: Mapping[str, Any], rows: int) -> float:

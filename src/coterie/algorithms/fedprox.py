@@ -34,8 +34,8 @@ from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.local_training import Quadratic
 from coterie.compute.tasks import LocalUpdate
-from coterie.config.local import LocalSGD
-from coterie.config.rules import NOT_NEGATIVE, POSITIVE
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
+from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -78,7 +78,7 @@ class FedProx(Method[State]):
 
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 0.1
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "sum"
     tasks = (proximal_update,)
@@ -94,7 +94,9 @@ class FedProx(Method[State]):
         average = federation.average(
             federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu
         )
-        x = shift(state.x, average.delta, self.lr, federation.dim)
+        x = shift(
+            state.x, average.delta, rate_of(self.lr, federation.round), federation.dim
+        )
         return State(x), {"weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:

@@ -70,7 +70,7 @@ from coterie.compute.appeal import (
     with_steps,
 )
 from coterie.compute.cohort import Cohort
-from coterie.config.local import LocalSGD
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.rules import COUNT, POSITIVE, SIZE, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
@@ -139,7 +139,7 @@ class MaxFL(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     eps: Annotated[float, POSITIVE] = 1e-8
     warmup_steps: Annotated[int, SIZE] = 100
     requirements: Annotated[Requirements, REQUIREMENTS] = "train"
@@ -199,9 +199,13 @@ class MaxFL(Method[State]):
         )
         federation.discard(KEPT, replies.failed)
         q = solve_gaps(appeal.weights, replies.gap, self.surrogate)  # Eq. 4
-        rate = self.lr / (float(q.sum()) + self.eps)
+        rate = rate_of(self.lr, federation.round) / (float(q.sum()) + self.eps)
         x = move(
-            state.x, q / (q.sum() + self.eps), replies.delta, self.lr, federation.dim
+            state.x,
+            q / (q.sum() + self.eps),
+            replies.delta,
+            rate_of(self.lr, federation.round),
+            federation.dim,
         )  # line 13, Eq. 6
         log["objective"] = float(
             solve_gaps(appeal.objective, replies.gap, self.surrogate)

@@ -85,7 +85,13 @@ from coterie.compute.target_tasks import (
     target_rows,
 )
 from coterie.compute.tasks import local_updates, own_update
-from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
+from coterie.config.local import (
+    SERVER_RATE,
+    LocalSGD,
+    Schedule,
+    ServerRate,
+    rate_of,
+)
 from coterie.config.rules import (
     BETAS,
     COUNT,
@@ -122,7 +128,7 @@ class MeritFed(Method[State]):
         targets: "all", the name of one client, or several names: who gets a model of its own (the papers: client 1, Eq. 1).
         local: settings of local training at every client: K and gamma_l of Algorithm 1, lines 5 to 7 (K = 1 and gamma_l = 1 in the
             papers' experiments).
-        lr: server learning rate gamma > 0 on the weighted sum of updates (line 10), or a `Schedule` by round.
+        lr: server learning rate gamma > 0 on the weighted sum of updates (line 10), a `Schedule`, or a function of the round.
         md_steps: steps of mirror descent a round, >= 0 (T of the papers' experiments; k = 0..T-1 in Eq. 8).
         md_step: its step size alpha >= 0 (Eq. 8), or a `Schedule` by round (the authors' code divides it by 10 after round 400 on
             images and text); or "line-search" (ours), which needs no tuning and comes near the minimum of phi
@@ -157,7 +163,7 @@ class MeritFed(Method[State]):
 
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float | Schedule, RATE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     md_steps: Annotated[int, COUNT] = 5
     md_step: Annotated[float | str | Schedule, STEP] = 1.0
     oracle: Annotated[str, one_of("gradient", "loss", "delegated")] = "gradient"

@@ -44,7 +44,7 @@ from coterie.base.rng import Rng
 from coterie.base.vector import shift, unflatten
 from coterie.compute.cohort import Cohort
 from coterie.compute.local_training import Step
-from coterie.config.local import LocalSGD
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
@@ -164,7 +164,7 @@ class MOON(Method[State]):
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 1.0
     temperature: Annotated[float, POSITIVE] = 0.5
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "sum"
     keeps = 1
@@ -182,7 +182,9 @@ class MOON(Method[State]):
             federation.clients, contrastive_update, x=state.x, local=self.local, mu=self.mu,
             temperature=self.temperature,
         )  # fmt: skip
-        x = shift(state.x, average.delta, self.lr, federation.dim)  # line 8
+        x = shift(
+            state.x, average.delta, rate_of(self.lr, federation.round), federation.dim
+        )  # line 8
         return State(x), {
             "weights": average.by_client(average.weights),
             "with_previous": float(average.had.sum()),

@@ -54,8 +54,8 @@ from coterie.compute.appeal import (
     with_steps,
 )
 from coterie.compute.cohort import Cohort
-from coterie.config.local import LocalSGD, Steps
-from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, Steps, rate_of
+from coterie.config.rules import NOT_NEGATIVE, SIZE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -136,7 +136,7 @@ class MWFed(Method[State]):
 
     local: LocalSGD = LocalSGD()
     rate: Annotated[float, NOT_NEGATIVE] = 0.1
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     warmup_steps: Annotated[int, SIZE] = 100
     requirements: Annotated[Requirements, REQUIREMENTS] = "train"
 
@@ -197,7 +197,9 @@ class MWFed(Method[State]):
             local=self.local,
             steps=PerClient(steps),
         )
-        x = shift(state.x, average.delta, self.lr, federation.dim)
+        x = shift(
+            state.x, average.delta, rate_of(self.lr, federation.round), federation.dim
+        )
         log = Log(
             weights=average.by_client(average.weights),
             gap=replies.by_client(replies.gap),

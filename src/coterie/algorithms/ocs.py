@@ -40,8 +40,7 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
-from coterie.config.local import LocalSGD
-from coterie.config.rules import POSITIVE
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -108,7 +107,7 @@ class OCS(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     participation = "own"
 
@@ -128,7 +127,12 @@ class OCS(Method[State]):
             average = federation.average(
                 everyone, local_update, x=state.x, local=self.local
             )
-            x = shift(state.x, average.delta, self.lr, federation.dim)
+            x = shift(
+                state.x,
+                average.delta,
+                rate_of(self.lr, federation.round),
+                federation.dim,
+            )
             return State(x), {
                 "weights": average.by_client(average.weights),
                 "selected": len(average),
@@ -162,7 +166,12 @@ class OCS(Method[State]):
             local=self.local,
         )
         total = sum(coefficients.values())  # of those, too, who have failed
-        x = shift(state.x, average.delta, self.lr * total, federation.dim)  # line 7
+        x = shift(
+            state.x,
+            average.delta,
+            rate_of(self.lr, federation.round) * total,
+            federation.dim,
+        )  # line 7
         log.update(
             weights=average.by_client(average.weights * total), sum_weights=total
         )

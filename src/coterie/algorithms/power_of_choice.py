@@ -42,8 +42,8 @@ from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import own_update
-from coterie.config.local import LocalSGD
-from coterie.config.rules import POSITIVE, SIZE, optional
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
+from coterie.config.rules import SIZE, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -103,7 +103,7 @@ class PowerOfChoice(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     candidates: Annotated[
         int | None, optional(SIZE, "twice the clients of a round")
     ] = None
@@ -166,7 +166,9 @@ class PowerOfChoice(Method[State]):
         average = federation.average(
             chosen, own_update, weights=equal, x=state.x, local=self.local
         )
-        x = shift(state.x, average.delta, self.lr, federation.dim)
+        x = shift(
+            state.x, average.delta, rate_of(self.lr, federation.round), federation.dim
+        )
         return State(x, state.sizes), {
             **log,
             "weights": average.by_client(average.weights),

@@ -46,7 +46,7 @@ from coterie.base.errors import InputError, RunError
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import OwnUpdate, own_update
-from coterie.config.local import LocalSGD
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.rules import POSITIVE, SIZE, Rule, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
@@ -124,7 +124,7 @@ class Median(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "coordinates"
     tasks = (own_update,)
@@ -138,7 +138,12 @@ class Median(Method[State]):
     ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
-        return _step(state.x, robust.median(replies.delta), self.lr, federation.dim), {}
+        return _step(
+            state.x,
+            robust.median(replies.delta),
+            rate_of(self.lr, federation.round),
+            federation.dim,
+        ), {}
 
     def models(self, state: State) -> Tensor:
         """One model for all clients."""
@@ -171,7 +176,7 @@ class TrimmedMean(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
 
     needs = "coordinates"
@@ -194,7 +199,10 @@ class TrimmedMean(Method[State]):
             self, "trim", lambda k: 2 * k + 1, len(replies), RunError, where
         )
         return _step(
-            state.x, robust.trimmed_mean(replies.delta, trim), self.lr, federation.dim
+            state.x,
+            robust.trimmed_mean(replies.delta, trim),
+            rate_of(self.lr, federation.round),
+            federation.dim,
         ), {"trimmed": 2 * trim}
 
     def models(self, state: State) -> Tensor:
@@ -228,7 +236,7 @@ class GeometricMedian(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     smoothing: Annotated[float, POSITIVE] = 1e-6
     tolerance: Annotated[float, POSITIVE] = 1e-6
 
@@ -247,9 +255,15 @@ class GeometricMedian(Method[State]):
         _, weights = robust.geometric_median(
             heads, smoothing=self.smoothing, tolerance=self.tolerance
         )
-        return State(move(state.x, weights, replies.delta, self.lr, federation.dim)), {
-            "weights": replies.by_client(weights)
-        }
+        return State(
+            move(
+                state.x,
+                weights,
+                replies.delta,
+                rate_of(self.lr, federation.round),
+                federation.dim,
+            )
+        ), {"weights": replies.by_client(weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for all clients."""
@@ -288,7 +302,7 @@ class MultiKrum(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     byzantine: Annotated[float, NUMBER_OR_SHARE] = 0.2
     keep: Annotated[int | None, optional(SIZE, "n - f")] = None
 
@@ -310,7 +324,13 @@ class MultiKrum(Method[State]):
         chosen = robust.multi_krum(replies.delta[:, : federation.dim], f, self.keep)
         weights = torch.zeros(len(replies), dtype=torch.float64)
         weights[chosen.cpu()] = 1 / len(chosen)
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        x = move(
+            state.x,
+            weights,
+            replies.delta,
+            rate_of(self.lr, federation.round),
+            federation.dim,
+        )
         return State(x), {"weights": replies.by_client(weights), "byzantine": f}
 
     def _attackers(self, clients: int, error: type[Exception], where: str) -> int:

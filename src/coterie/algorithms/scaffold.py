@@ -46,8 +46,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
-from coterie.config.local import LocalSGD
-from coterie.config.rules import POSITIVE
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -116,7 +115,7 @@ class SCAFFOLD(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "sum"
     keeps = 1
@@ -154,7 +153,9 @@ class SCAFFOLD(Method[State]):
             control=state.control,
             local=self.local,
         )
-        x = shift(state.x, average.delta, self.lr, federation.dim)  # line 16
+        x = shift(
+            state.x, average.delta, rate_of(self.lr, federation.round), federation.dim
+        )  # line 16
         log: Log = {"weights": average.by_client(average.weights)}
         # c still holds the share of a lost control, which cannot be taken out: the fixed point would be another.
         if average.forgot:

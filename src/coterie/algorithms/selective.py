@@ -42,8 +42,8 @@ from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import local_update
-from coterie.config.local import LocalSGD
-from coterie.config.rules import COUNT, NAMES, POSITIVE, optional
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
+from coterie.config.rules import COUNT, NAMES, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -90,7 +90,7 @@ class SelectiveLearning(Method[State]):
     internal: Annotated[str | tuple[str, ...], NAMES] = ()
     budget: Annotated[int | None, optional(COUNT)] = None
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     participation = "own"
     exempt: ClassVar[Mapping[str, str]] = {
@@ -144,7 +144,9 @@ class SelectiveLearning(Method[State]):
         average = federation.average(
             chosen, local_update, need="all", x=state.x, local=self.local
         )
-        x = shift(state.x, average.delta, self.lr, federation.dim)
+        x = shift(
+            state.x, average.delta, rate_of(self.lr, federation.round), federation.dim
+        )
         named = average.by_client(average.weights)
         log["weights"] = {target: dict(named) for target in state.internal}
         return State(state.internal, x), log

@@ -35,8 +35,8 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import local_update
-from coterie.config.local import LocalSGD
-from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, Rule, is_number, one_of
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
+from coterie.config.rules import BELOW_ONE, BETAS, Rule, is_number, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -68,7 +68,7 @@ class _ServerRule(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 0.1
+    lr: Annotated[ServerRate, SERVER_RATE] = 0.1
     weights: Annotated[str, one_of("size", "uniform")] = "size"
 
     needs = "sum"
@@ -98,18 +98,30 @@ class _ServerRule(Method[State]):
         return average.delta, {"weights": average.by_client(average.weights)}
 
     def _step(
-        self, state: State, mean: Tensor, m: Tensor, v: Tensor, direction: Tensor
+        self,
+        state: State,
+        mean: Tensor,
+        m: Tensor,
+        v: Tensor,
+        direction: Tensor,
+        round: int,
     ) -> State:
         """Go along the direction [d]; buffers are statistics, so they follow the mean itself."""
-        d = len(direction)
-        return State(shift(state.x, torch.cat([direction, mean[d:]]), self.lr, d), m, v)
+        d, lr = len(direction), rate_of(self.lr, round)
+        return State(shift(state.x, torch.cat([direction, mean[d:]]), lr, d), m, v)
 
     def _adaptive_step(
-        self, state: State, mean: Tensor, v: Tensor, beta: float, tau: float
+        self,
+        state: State,
+        mean: Tensor,
+        v: Tensor,
+        beta: float,
+        tau: float,
+        round: int,
     ) -> State:
         """Lines 11 and 15 of Algorithm 2, from the new v [d]."""
         m = beta * state.m + (1 - beta) * mean[: len(v)]
-        return self._step(state, mean, m, v, m / (v.sqrt() + tau))
+        return self._step(state, mean, m, v, m / (v.sqrt() + tau), round)
 
 
 @options
@@ -137,7 +149,7 @@ class FedAvgM(_ServerRule):
     [0.19, 0.29]
     """
 
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     beta: Annotated[float, BELOW_ONE] = 0.9
 
     def round(
@@ -146,7 +158,7 @@ class FedAvgM(_ServerRule):
         """One round with `federation.clients`."""
         mean, log = self._mean_update(state, federation)
         m = self.beta * state.m + mean[: federation.dim]
-        return self._step(state, mean, m, state.v, m), log
+        return self._step(state, mean, m, state.v, m, federation.round), log
 
 
 @options
@@ -187,7 +199,9 @@ class FedAdam(_ServerRule):
             self.betas[1] * state.v
             + (1 - self.betas[1]) * mean[: federation.dim].square()
         )  # line 14
-        return self._adaptive_step(state, mean, v, self.betas[0], self.tau), log
+        return self._adaptive_step(
+            state, mean, v, self.betas[0], self.tau, federation.round
+        ), log
 
 
 @options
@@ -227,7 +241,9 @@ class FedYogi(_ServerRule):
         v = state.v - (1 - self.betas[1]) * square * torch.sign(
             state.v - square
         )  # line 13
-        return self._adaptive_step(state, mean, v, self.betas[0], self.tau), log
+        return self._adaptive_step(
+            state, mean, v, self.betas[0], self.tau, federation.round
+        ), log
 
 
 @options
@@ -264,4 +280,6 @@ class FedAdagrad(_ServerRule):
         """One round with `federation.clients`."""
         mean, log = self._mean_update(state, federation)
         v = state.v + mean[: federation.dim].square()  # line 12
-        return self._adaptive_step(state, mean, v, self.beta, self.tau), log
+        return self._adaptive_step(
+            state, mean, v, self.beta, self.tau, federation.round
+        ), log

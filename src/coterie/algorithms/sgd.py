@@ -41,7 +41,7 @@ from coterie.base.errors import InputError, match_clients, nearest
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import own_update
-from coterie.config.local import LocalSGD
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.rules import BETAS, NAMES, POSITIVE, TEXT, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation, Need
@@ -78,7 +78,7 @@ class _ServerOptimiser(Method[State]):
     """
 
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
@@ -114,13 +114,17 @@ class _ServerOptimiser(Method[State]):
         )
         mean, log = average.delta, Log(weights=average.by_client(average.weights))
         if self.server_optimiser == "sgd":
-            return state._replace(x=shift(state.x, mean, self.lr, federation.dim)), log
+            return state._replace(
+                x=shift(
+                    state.x, mean, rate_of(self.lr, federation.round), federation.dim
+                )
+            ), log
         uphill = -mean[: federation.dim].double()
         step = adam.step(
             uphill,
             state.moments,
             state.steps,
-            lr=self.lr,
+            lr=rate_of(self.lr, federation.round),
             betas=self.betas,
             eps=self.eps,
         )

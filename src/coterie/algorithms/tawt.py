@@ -45,8 +45,8 @@ from coterie.base.errors import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import local_updates, own_update
-from coterie.config.local import LocalSGD
-from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS
+from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
+from coterie.config.rules import NOT_NEGATIVE, SIZE, TARGETS
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -85,7 +85,7 @@ class TAWT(Method[State]):
 
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 1.0
+    lr: Annotated[ServerRate, SERVER_RATE] = 1.0
     step: Annotated[float, NOT_NEGATIVE] = 1.0
     every: Annotated[int, SIZE] = 1
 
@@ -153,7 +153,9 @@ class TAWT(Method[State]):
             )
             if federation.round % self.every == 0:
                 used[t] = entropic_step(used[t], -cosine, self.step)
-            x[t] = move(start[t], used[t], deltas[t], self.lr, dim)
+            x[t] = move(
+                start[t], used[t], deltas[t], rate_of(self.lr, federation.round), dim
+            )
             weights[t, positions] = used[t] * mass
             cosines[name] = float(used[t] @ cosine)
         log: Log = {

@@ -1,12 +1,19 @@
-"""Describe a method, for `coterie methods`, by the docstring of its class and the header of its file."""
+"""Describe a method, for `coterie methods`, by the docstring of its class and the header of its file.
+
+What comes with coterie is read from its source and not imported: torch alone takes seconds, for a list.
+"""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import inspect
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from coterie.config.registry import METHODS
 
@@ -17,28 +24,47 @@ class Entry:
 
     Attributes:
         name: On the command line and in TOML.
-        cls: Its class, or a function that makes such a method.
+        origin: Its class, or a function that makes such a method; or where it lies in coterie, as `module:Name`.
         shared: Whether its file has several methods, so that each class says its own.
     """
 
     name: str
-    cls: Any
+    origin: Any
     shared: bool
+
+    @property
+    def cls(self) -> Any:
+        """Its class, which is imported for this."""
+        if not isinstance(self.origin, str):
+            return self.origin
+        module, _, name = self.origin.partition(":")
+        return getattr(importlib.import_module(module), name)
 
     @property
     def module(self) -> str:
         """Full name of the module."""
-        return str(self.cls.__module__)
+        return _module_of(self.origin)
 
     @property
     def text(self) -> str:
         """Docstring of the file; that of the class where the file has none."""
+        if isinstance(self.origin, str):
+            return ast.get_docstring(_parse(self.module)) or self.own_text
         return inspect.getdoc(sys.modules[self.module]) or self.own_text
 
     @property
     def own_text(self) -> str:
         """Docstring of the class."""
+        if isinstance(self.origin, str):
+            return ast.get_docstring(_definition(self.origin)) or ""
         return inspect.getdoc(self.cls) or ""
+
+    @property
+    def needs(self) -> str:
+        """What the server needs of updates, as `Method.needs` says it."""
+        if isinstance(self.origin, str):
+            return _needs_in_source(self.origin)
+        return str(getattr(self.origin, "needs", "all"))
 
     @property
     def summary(self) -> str:
@@ -88,18 +114,69 @@ class Entry:
             "paper": self.paragraph("Papers?"),
             "year": self.year,
             **paragraphs,
-            "needs": getattr(self.cls, "needs", "all"),
+            "needs": self.needs,
         }
+
+
+def _module_of(origin: Any) -> str:
+    if isinstance(origin, str):
+        return origin.partition(":")[0]
+    return str(origin.__module__)
+
+
+@cache
+def _parse(module: str) -> ast.Module:
+    spec = importlib.util.find_spec(module)
+    loader: Any = None if spec is None else spec.loader
+    source: str = loader.get_source(module)
+    return ast.parse(source)
+
+
+def _definition(place: str) -> ast.ClassDef | ast.FunctionDef:
+    """The statement that defines what lies at `module:Name`."""
+    module, _, name = place.partition(":")
+    definitions = {
+        node.name: node
+        for node in _parse(module).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+    return definitions[name]
+
+
+def _needs_in_source(place: str) -> str:
+    """What `needs` is assigned in a class or in the first of its bases, up to the one that every method has."""
+    definition = _definition(place)
+    if isinstance(definition, ast.FunctionDef):
+        return "all"
+    for node in definition.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "needs":
+            return str(cast("ast.Constant", node.value).value)
+    module = _module_of(place)
+    origins = {
+        alias.name: node.module
+        for node in _parse(module).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    base = ast.unparse(definition.bases[0]).partition("[")[0]
+    return _needs_in_source(f"{origins.get(base, module)}:{base}")
 
 
 def entries() -> dict[str, Entry]:
     """Return all methods that can be imported by name, in the order in which they are listed."""
-    methods, _ = METHODS.importable()
-    modules = [cls.__module__ for cls in methods.values()]
+    others, _ = METHODS.importable(foreign_names())
+    origins = {name: METHODS.places.get(name) or others.get(name) for name in METHODS}
+    origins = {name: origin for name, origin in origins.items() if origin is not None}
+    modules = [_module_of(origin) for origin in origins.values()]
     return {
-        name: Entry(name, cls, modules.count(cls.__module__) > 1)
-        for name, cls in methods.items()
+        name: Entry(name, origin, modules.count(_module_of(origin)) > 1)
+        for name, origin in origins.items()
     }
+
+
+def foreign_names() -> list[str]:
+    """Names of the methods that packages, or this program, have added."""
+    return [name for name in METHODS if name not in METHODS.places]
 
 
 def entry_of(name: str) -> Entry:

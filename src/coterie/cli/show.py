@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.cli.catalogue import entries, entry_of
+from coterie.cli.catalogue import entries, entry_of, foreign_names
 from coterie.config.registry import DATASETS, KINDS, METHODS
 from coterie.config.schema import explanations
 
@@ -256,7 +256,7 @@ def say(text: str = "") -> None:
 def list_methods(args: argparse.Namespace) -> int:
     """Print all methods."""
     rows = [entry.row() for entry in entries().values()]
-    for problem in METHODS.importable()[1]:
+    for problem in METHODS.importable(foreign_names())[1]:
         sys.stderr.write(f"left out: {problem}\n")
     if args.json:
         say(json.dumps(rows, indent=1))

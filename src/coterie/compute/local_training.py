@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from coterie.base.vector import WIDE, trim_heap
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, Feed, StepRule
+from coterie.compute.optimisers import State, make_stepper
 from coterie.compute.segments import Chunk, RowSource, chunks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
@@ -79,26 +81,6 @@ GradientRule = Callable[[Callable[[Tensor, int], Tensor], Tensor], Tensor]
 """(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`.
 Random layers draw the same numbers in each call with the same k."""
 
-_CLASSES = {
-    cls.__name__.lower(): cls
-    for cls in vars(torch.optim).values()
-    if isinstance(cls, type)
-}
-
-
-def make_optimiser(
-    local: LocalSGD, head: Tensor, lr: float
-) -> torch.optim.Optimizer | None:
-    """The optimiser of one local training; None for plain SGD, which needs no object."""
-    if local.optimiser == "sgd" and not local.momentum:
-        return None
-    keywords = {"momentum": local.momentum} if local.momentum else {}
-    optimiser: Any = _CLASSES[cast("str", local.optimiser)]  # each takes these
-    return cast(
-        "torch.optim.Optimizer",
-        optimiser([head], lr, weight_decay=local.weight_decay, **keywords),
-    )
-
 
 class TrainOptions(TypedDict, total=False):
     """Options of one local training; `Cohort.train` says what they are."""
@@ -130,14 +112,15 @@ class StepBatches:
     purpose: str = "train"
 
     def count(self, client: int) -> int:
-        """Return the number of batches of a client."""
+        """Return the number of steps of a client."""
         steps = self.local.steps
         if isinstance(steps, Steps):
             return steps.count
         rows, size = self._epoch(client)
         last_rows = rows % size
         left_out = self.sampler is None and 0 < last_rows < self._smallest(size)
-        return steps.count * (-(-rows // size) - left_out)
+        batches_of_all = steps.count * (-(-rows // size) - left_out)
+        return -(-batches_of_all // self.local.accumulate)
 
     def _epoch(self, client: int) -> tuple[int, int]:
         """Return the rows of one epoch and those of a batch."""
@@ -153,7 +136,7 @@ class StepBatches:
         )
 
     def numbers(self, client: int) -> list[NDArray[np.int64]]:
-        """Return the row numbers of every step, among the client's own rows."""
+        """Return the row numbers of every batch, among the client's own rows."""
         cohort, local = self.cohort, self.local
         count, steps = cohort.size(client), local.steps.count
         size = min(count, local.batch_size or count)
@@ -163,6 +146,8 @@ class StepBatches:
                 "a model with batch norm needs at least 2 in a batch: use group norm or larger batches"
             )
         rng, in_steps = cohort.rng(client, self.purpose), isinstance(local.steps, Steps)
+        if in_steps:
+            steps *= local.accumulate
         if self.sampler is not None:
             rows, size = self._epoch(client)
             steps = steps if in_steps else steps * -(-rows // size)
@@ -184,7 +169,7 @@ class StepBatches:
         return numbers
 
     def read(self, client: int) -> Iterator[Batch]:
-        """Read the batches of all steps of a client."""
+        """Read the batches of a client, one after the other."""
         cohort, numbers = self.cohort, self.numbers(client)
         per_row = row_size(cohort.clients.train.inputs)
         group = max(
@@ -200,6 +185,12 @@ class StepBatches:
             cohort.spent["row_gradients"] += len(labels)
             sizes = [len(batch) for batch in steps]
             yield from zip(_split(inputs, sizes), labels.split(sizes), strict=True)
+
+    def of_steps(self, client: int) -> Iterator[list[Batch]]:
+        """Read the batches of each step of a client."""
+        remaining = self.read(client)
+        while of_step := list(itertools.islice(remaining, self.local.accumulate)):
+            yield of_step
 
     def further(self, client: int, step: int, number: int) -> Batch:
         """Read the further batch of this number that a gradient rule draws in a step."""
@@ -264,6 +255,10 @@ class LocalTraining:
             raise InputError(
                 f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}"
             )
+        if self.rule is not None and (local.accumulate > 1 or local.keep_state):
+            raise InputError(
+                "LocalSGD.accumulate and keep_state belong to steps along a gradient, and this method has its own rule; leave them out"
+            )
         sampler = _complete_sampler(options.get("sampler") or local.sampler)
         self.sampler = (
             None if sampler is None else _complete_sampler(sampler.at(cohort, x))
@@ -289,6 +284,7 @@ class LocalTraining:
             )
         else:
             subtract = relative
+            self._begin_states()
             with workspace.training():
                 for i in range(len(cohort.names)):
                     workspace.load(of_client(self.x, i))
@@ -297,6 +293,7 @@ class LocalTraining:
                     if workspace.x.nbytes >= WIDE:
                         trim_heap()  # else the gradients that are gone and this result take memory at once
                     result[i] = workspace.x
+            self._keep_states()
         if self.sampler is not None:
             self.sampler.trained(cohort, result)
         return result.sub_(self.x) if subtract else result
@@ -317,6 +314,7 @@ class LocalTraining:
             local.optimiser == "sgd"
             and not local.momentum
             and local.clip is None
+            and local.accumulate == 1
             and self.rule is None
         )
         quadratic = self.penalty is None or isinstance(self.penalty, Quadratic)
@@ -422,34 +420,88 @@ class LocalTraining:
             local = replace(local, weight_decay=self._decays[client])
         start = None if moving is None else workspace.x.clone()
         head, every = workspace.head, self._batches(client)
-        optimiser = make_optimiser(local, head, lr)
+        optimiser = make_stepper(workspace, local, lr)
+        if optimiser is not None:
+            optimiser.restore(self._old_states[client])
         decay = local.weight_decay if optimiser is None else 0.0
         hooks = self._hooks(client)
-        plain = (
-            optimiser is None and local.clip is None and hooks.none and moving is None
+        is_plain = (
+            optimiser is None
+            and local.clip is None
+            and local.accumulate == 1
+            and hooks.none
+            and moving is None
         )
-        for step, batch in enumerate(every.read(client)):
-            if plain:
-                workspace.descend(*batch, lr, decay)
-                continue
-            grad = hooks.gradient(batch, partial(every.further, client, step))
-            if moving is not None:
-                grad = grad * moving[: len(head)]
-            if local.clip is not None:
-                grad = grad * (local.clip / (grad.norm() + 1e-12)).clamp(max=1.0)
-            if decay:
-                grad = grad.add(head, alpha=decay)
-            if optimiser is None:
-                head.add_(grad, alpha=-lr)
-            else:
-                head.grad = grad
-                optimiser.step()
-            if (
-                start is not None and moving is not None
-            ):  # weight decay moves what has no gradient, and batches move statistics
-                workspace.x.copy_(torch.where(moving, workspace.x, start))
-        head.grad = None
+        try:
+            for step, of_step in enumerate(every.of_steps(client)):
+                if is_plain:
+                    workspace.descend(*of_step[0], lr, decay)
+                    continue
+                further = partial(every.further, client, step)
+                gradient = partial(self._gradient, hooks, of_step, further)
+                grad, loss = gradient()
+                if decay:
+                    grad = grad.add(head, alpha=decay)
+                if optimiser is None:
+                    head.add_(grad, alpha=-lr)
+                else:
+                    optimiser.step(grad, loss, gradient)
+                if start is not None and moving is not None:
+                    # Weight decay moves what has no gradient, and batches move statistics.
+                    workspace.x.copy_(torch.where(moving, workspace.x, start))
+        finally:
+            if optimiser is not None:
+                optimiser.end()
+        if optimiser is not None and local.keep_state:
+            self._new_states.append(optimiser.state())
         self._check_finite(self.cohort.names[client], workspace.x)
+
+    def _gradient(
+        self, hooks: _Hooks, batches: Sequence[Batch], further: Callable[[int], Batch]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradient [d] of a step, mean over the rows of its batches, and their loss."""
+        workspace, clip = self.cohort.workspace, self.local.clip
+        grad = hooks.gradient(batches[0], further)
+        loss = workspace.last_loss
+        if len(batches) > 1:
+            rows = [len(labels) for _, labels in batches]
+            shares = [count / sum(rows) for count in rows]
+            grad, loss = grad * shares[0], loss * shares[0]
+            for batch, share in zip(batches[1:], shares[1:], strict=True):
+                grad.add_(hooks.gradient(batch, further), alpha=share)
+                loss = loss + workspace.last_loss * share
+        if self._moving is not None:
+            grad = grad * self._moving[: len(grad)]
+        if clip is not None:
+            grad = grad * (clip / (grad.norm() + 1e-12)).clamp(max=1.0)
+        return grad, loss
+
+    # ---- the state of optimisers
+
+    def _begin_states(self) -> None:
+        """Read what the optimisers of the clients remember; nothing is read where a client has none."""
+        memory = self.cohort.memory
+        count = len(self.cohort.names)
+        self._new_states: list[State] = []
+        self._old_states: list[State] = [{} for _ in range(count)]
+        if not self.local.keep_state:
+            return
+        # A method that trains twice in a task, its own model and the common one, has two optimisers.
+        self._prefix = memory.number_of(f"optimiser of {self.purpose}")
+        for key in memory.keys_of(self._prefix):
+            for state, value in zip(self._old_states, memory.each(key), strict=True):
+                if value is not None:
+                    state[key.removeprefix(self._prefix)] = value
+
+    def _keep_states(self) -> None:
+        """Let the clients keep the states of their optimisers, where all of them have the same form."""
+        if not self._new_states:
+            return
+        for name, value in self._new_states[0].items():
+            values = [state.get(name) for state in self._new_states]
+            if all(v is not None and v.shape == value.shape for v in values):
+                stacked = torch.stack(cast("list[Tensor]", values))
+                self.cohort.keep(self._prefix + name, stacked)
 
     def _hooks(self, client: int) -> _Hooks:
         penalty, correction = self.penalty, self.correction

@@ -93,6 +93,8 @@ class Workspace:
         veil: hides what one row adds to losses and metrics (set where rows are private).
         fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
         generators: what the model can draw from beside the global generators.
+        tells_loss: whether `last_loss` is asked for, which kernels do not compute.
+        last_loss: mean loss of the batch whose gradient was computed last.
 
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
@@ -108,6 +110,8 @@ class Workspace:
         self.device = torch.device(device)
         self.fewest_rows = 1
         self.veil: Veil | None = None
+        self.tells_loss = False
+        self.last_loss = torch.tensor(torch.nan)
         self.channels_last = False
         self.layout = Layout.of(model)
         self.model = copy_model(model).to(self.device)
@@ -554,6 +558,8 @@ class Workspace:
         value = self.loss.mean(outputs, labels)
         if penalty is not None:
             value = value + penalty(outputs)
+        if self.tells_loss:
+            self.last_loss = value.detach()
         if self.unused:
             return torch.autograd.grad(
                 value, self.parameters, allow_unused=True, materialize_grads=True
@@ -567,7 +573,8 @@ class Workspace:
         penalty: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The same as one vector [d]."""
-        if self.batched is not None and penalty is None and isinstance(inputs, Tensor):
+        in_kernel = penalty is None and not self.tells_loss
+        if self.batched is not None and in_kernel and isinstance(inputs, Tensor):
             return self.batched.gradient(self.x, inputs, labels)
         return torch.cat(
             [g.reshape(-1) for g in self.gradients(inputs, labels, penalty)]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from coterie.base.errors import InputError, cut, require
+from coterie.base.identity import code_hash
 from coterie.config.registry import SAMPLERS
 from coterie.config.rules import (
     BELOW_ONE,
@@ -109,9 +114,22 @@ RATE = Rule(lambda v: isinstance(v, Schedule) or POSITIVE.test(v), POSITIVE.allo
 """The rule of a learning rate; a `Schedule` is checked when it is made."""
 
 
-def rate_of(lr: float | Schedule, round: int) -> float:
-    """The learning rate of round `round` (counted from 1)."""
-    return lr.rate(round) if isinstance(lr, Schedule) else lr
+ServerRate = float | Schedule | Callable[[int], float]
+"""A server's learning rate: a number, a `Schedule`, or a function of the round (counted from 1)."""
+
+SERVER_RATE = Rule(lambda v: callable(v) or RATE.test(v), POSITIVE.allowed)
+
+
+def rate_of(lr: ServerRate, round: int) -> float:
+    """The learning rate of round `round` (counted from 1). Raises `InputError` if a function gives none."""
+    if isinstance(lr, Schedule):
+        return lr.rate(round)
+    if not callable(lr):
+        return lr
+    rate = lr(round)
+    if not NOT_NEGATIVE.test(rate):
+        raise InputError(f"lr({round}) must be {NOT_NEGATIVE.allowed}; got {cut(rate)}")
+    return rate
 
 
 def highest_rate(lr: float | Schedule) -> float:
@@ -148,8 +166,82 @@ def _optimiser_name(value: Any) -> str | None:
     return value if value in OPTIMISERS else None
 
 
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+@wire_type
+@dataclasses.dataclass(frozen=True)
+class OwnOptimiser:
+    """The name of a function that makes an optimiser of the user's own. The name travels; forked processes know the function.
+
+    Attributes:
+        name: what the function is called, with a hash of its code.
+    """
+
+    name: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> OwnOptimiser:
+        """Name a function; the same code with the same values around it has the same name."""
+        name = f"{getattr(function, '__name__', 'optimiser')}:{code_hash(function)}"
+        if _surroundings(_FUNCTIONS.get(name, function)) != _surroundings(function):
+            taken = sum(known.startswith(name) for known in _FUNCTIONS)
+            name = f"{name}-{taken}"
+        _FUNCTIONS[name] = function
+        return cls(name)
+
+    @staticmethod
+    def learn(functions: Mapping[str, Callable[..., Any]]) -> None:
+        """Know the functions of another process, by name."""
+        _FUNCTIONS.update(functions)
+
+    @staticmethod
+    def known() -> Mapping[str, Callable[..., Any]]:
+        """Return the functions that this process knows, by name."""
+        return _FUNCTIONS
+
+    @property
+    def __name__(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function. Raises `InputError` in a process that does not know it."""
+        if self.name not in _FUNCTIONS:
+            raise InputError(
+                f"the optimiser {self.name} is a function of another Python program; it trains in one process and on Ray. "
+                f"Elsewhere name one: {' | '.join(OPTIMISERS)}"
+            )
+        return _FUNCTIONS[self.name]
+
+    def __call__(self, parameters: Any, lr: float) -> Any:
+        """Make the optimiser of these parameters; `lr` is given to a function that takes it and was not given one."""
+        function = self.function
+        bound = function.keywords if isinstance(function, functools.partial) else {}
+        if "lr" in bound or "lr" not in inspect.signature(function).parameters:
+            return function(parameters)
+        return function(parameters, lr=lr)
+
+
+def _surroundings(function: Callable[..., Any]) -> list[Any]:
+    """What a function was made with beside its code: other values make another function."""
+    cells = getattr(function, "__closure__", None) or ()
+    values = [getattr(function, "__defaults__", None)]
+    values += [getattr(function, "__kwdefaults__", None)]
+    values += [getattr(function, "args", ()), getattr(function, "keywords", {})]
+    return values + [cell.cell_contents for cell in cells]
+
+
+def _is_optimiser(value: Any) -> bool:
+    if isinstance(value, str):
+        return _optimiser_name(value) is not None
+    return callable(value)
+
+
 _OPTIMISER = Rule(
-    lambda v: _optimiser_name(v) is not None, " | ".join(OPTIMISERS), OPTIMISERS
+    _is_optimiser,
+    f"{' | '.join(OPTIMISERS)}, or in Python a function of parameters",
+    OPTIMISERS,
 )
 
 
@@ -160,16 +252,24 @@ class LocalSGD:
 
     Attributes:
         lr: learning rate > 0, or a `Schedule` by round.
-        steps: `Steps(n)` batches or `Epochs(n)` passes over the rows in a round.
+        steps: `Steps(n)` steps of a batch each, or `Epochs(n)` passes over the rows in a round.
         batch_size: rows per batch; None: all rows.
         momentum: in [0, 1), of `sgd` and `rmsprop`; its buffer starts at 0 in every round.
         weight_decay: factor of the squared-norm penalty's gradient, >= 0.
         clip: largest norm of a step's gradient; None: no limit.
+        accumulate: batches of a step, whose gradients are averaged over their rows before `clip`; `Steps(n)` are n such steps.
         optimiser: `sgd`, `adam`, `adamw`, `adadelta`, `adagrad`, `adamax`, `asgd`, `nadam`, `radam` or `rmsprop`, or that class of
-            `torch.optim`, with torch's defaults. It is made anew in every round: nothing of it is kept or sent.
+            `torch.optim`, with torch's defaults. In Python also a function of parameters that makes one of your own, which is given
+            `lr` if it takes it: `lambda parameters: Lion(parameters, lr=1e-4)`. It trains in one process and on Ray.
+        keep_state: each client keeps the state of its optimiser, tensors and numbers, from round to round; else, and where a state
+            holds anything else, it begins again. No state is sent.
         sampler: chooses the rows of every step; None: epochs without replacement.
         minimum_batch: the short last batch of an epoch is left out if it has fewer rows; it never leaves out the only one.
 
+    >>> import coterie as ct, torch
+    >>> plain = ct.LocalSGD(optimiser=lambda parameters: torch.optim.RMSprop(parameters, lr=0.01), keep_state=True)
+    >>> ct.fit(ct.FedAvg(plain), "heart-disease", rounds=2)
+    <run of FedAvg: 2 rounds, seed 0, one model for all clients>
     >>> LocalSGD(lr=-1)
     Traceback (most recent call last):
     coterie.base.errors.InputError: LocalSGD.lr must be a number > 0; got -1
@@ -188,12 +288,24 @@ class LocalSGD:
     momentum: Annotated[float, BELOW_ONE] = 0.0
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     clip: Annotated[float | None, optional(POSITIVE)] = None
-    optimiser: Annotated[str | type[Any], _OPTIMISER] = "sgd"
+    accumulate: Annotated[int, SIZE] = 1
+    optimiser: Annotated[str | Callable[..., Any], _OPTIMISER] = "sgd"
+    keep_state: bool = False
     sampler: Annotated[Any, SAMPLERS] = None
     minimum_batch: Annotated[int, SIZE] = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "optimiser", _optimiser_name(self.optimiser))
+        own = isinstance(self.optimiser, OwnOptimiser)
+        if not own:
+            chosen: Any = _optimiser_name(self.optimiser)
+            own = chosen is None
+            if own:
+                chosen = OwnOptimiser.of(self.optimiser)  # type: ignore[arg-type]
+            object.__setattr__(self, "optimiser", chosen)
+        if own and self.weight_decay:
+            raise InputError(
+                "LocalSGD.weight_decay belongs to optimisers by name; give your own one its weight decay in its function"
+            )
         if self.sampler is not None and not callable(
             getattr(self.sampler, "rows", None)
         ):
@@ -217,4 +329,4 @@ class LocalSGD:
         """
         if isinstance(self.steps, Epochs):
             return self.steps.count * size
-        return self.steps.count * min(size, self.batch_size or size)
+        return self.steps.count * self.accumulate * min(size, self.batch_size or size)

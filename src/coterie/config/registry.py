@@ -156,10 +156,13 @@ class Registry(Choice, MutableMapping[str, Any]):
         self._base = _import_place(self._base)
         return self._base
 
-    def importable(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Import all entries: those that can be imported, by name, and a sentence about each that cannot."""
+    def importable(
+        self, names: Iterable[str] | None = None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Import entries, all if none are named: those that can be imported, by name, and a sentence about each that cannot."""
         values = dict[str, Any]()
-        names, problems = list(self), [*self._clashes]
+        names = list(self) if names is None else names
+        problems = [*self._clashes]
         for name in names:
             try:
                 values[name] = self[name]

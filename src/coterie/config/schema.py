@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass
+from datetime import date, time
 from typing import (
     Annotated,
     Any,
@@ -59,6 +60,13 @@ class Choice(ABC):
     @abstractmethod
     def spell(self, value: Any) -> dict[str, Any]:
         """Return the table that says the same as `value`."""
+
+
+Keep = Callable[[Any], str]
+"""Gives the name by which files refer to an object of a Python program, which they cannot hold."""
+
+IN_FILES = (str, bool, int, float, Mapping, list, tuple, date, time)
+"""What TOML has; a value of another type comes from a Python program."""
 
 
 class InFiles(NamedTuple):
@@ -156,12 +164,19 @@ class Option(NamedTuple):
         if self.none and value == self.none:
             return None
         if self.registry is not None:
+            if not isinstance(value, IN_FILES):
+                return value  # an object that a Python program put there
             return self.registry.build(_table(value), key)
         table = self.nested is not None and isinstance(value, Mapping)
         return build(self.nested, value, key) if table else _tuples(value)
 
-    def spell(self, value: Any) -> dict[str, Any]:
-        """The entry of a file that says `value`: empty where the default says it, since TOML has no None."""
+    def spell(self, value: Any, keep: Keep | None = None) -> dict[str, Any]:
+        """The entry of a file that says `value`: empty where the default says it, since TOML has no None.
+
+        Args:
+            value: of the field.
+            keep: gives the name of an object that no file can hold; None: such an object is an error.
+        """
         if self.units is not None:
             return {
                 next(
@@ -174,11 +189,14 @@ class Option(NamedTuple):
             return (
                 {self.name: self.none} if self.none and self.default is not None else {}
             )
-        return {
-            self.name: self.registry.spell(value)
-            if self.registry is not None
-            else plain(value)
-        }
+        if self.registry is None:
+            return {self.name: plain(value, keep)}
+        try:
+            return {self.name: self.registry.spell(value)}
+        except InputError:
+            if keep is None:
+                raise
+            return {self.name: {"name": keep(value)}}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -364,12 +382,12 @@ def build(
         raise InputError(f"{where}: {error}") from error
 
 
-def spell(value: Any) -> dict[str, Any]:
-    """The table that says the same as a dataclass, with all defaults written out; `build` undoes it."""
+def spell(value: Any, keep: Keep | None = None) -> dict[str, Any]:
+    """The table that says the same as a dataclass, with all defaults written out; `build` undoes it. `keep` as for `Option.spell`."""
     return {
         k: v
         for option in options_of(type(value))
-        for k, v in option.spell(getattr(value, option.name)).items()
+        for k, v in option.spell(getattr(value, option.name), keep).items()
     }
 
 
@@ -522,10 +540,12 @@ def _tuple_of(value: Any) -> Any:
     return tuple(_tuple_of(v) for v in value) if isinstance(value, list) else value
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, keep: Keep | None = None) -> Any:
     """Return a value as a file holds it: dataclasses as tables, tuples as lists, and no key whose value is None."""
+    if keep is not None and callable(value):
+        return keep(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return spell(value)
+        return spell(value, keep)
     if isinstance(value, Mapping):
-        return {k: plain(v) for k, v in value.items() if v is not None}
-    return [plain(v) for v in value] if isinstance(value, tuple | list) else value
+        return {k: plain(v, keep) for k, v in value.items() if v is not None}
+    return [plain(v, keep) for v in value] if isinstance(value, tuple | list) else value

@@ -114,6 +114,10 @@ class Memory:
         number = counted if counted in rounds else max(rounds, default=NEVER)
         return number, rounds.get(number)
 
+    def present(self) -> list[str]:
+        """Return the keys under which clients remember something."""
+        return list(self._values)
+
     def has(self, client: str) -> bool:
         """Return True if this client remembers anything."""
         return any(client in by_client for by_client in self._values.values())
@@ -246,6 +250,7 @@ class MemoryView:
         self._written: dict[str, list[Tensor]] = {}
         self._noted: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
         self._parts: list[MemoryView] = []
+        self._numbers: dict[str, int] = {}
 
     def only(self, names: tuple[str, ...]) -> MemoryView:
         """The committed memory of some of the clients."""
@@ -299,6 +304,19 @@ class MemoryView:
             return torch.stack(self._written[key])
         values = [self._read(key, name)[1] for name in self._names]
         return torch.stack([default if v is None else v for v in values])
+
+    def number_of(self, what: str) -> str:
+        """Return `what` with a number, which counts how often this task has asked for it, and a space."""
+        self._numbers[what] = self._numbers.get(what, 0) + 1
+        return f"{what} {self._numbers[what]} "
+
+    def keys_of(self, prefix: str) -> list[str]:
+        """Return the keys that begin so under which any client of this process remembers something."""
+        return [key for key in self._memory.present() if key.startswith(prefix)]
+
+    def each(self, key: str) -> list[Tensor | None]:
+        """Return what each client remembers under `key`; None for nothing."""
+        return [self._read(key, name)[1] for name in self._names]
 
     def put(self, key: str, values: Tensor) -> None:
         """Keep `values` [n, ...] for the clients of the cohort; a key has no `/`, which separates the names in a checkpoint."""

@@ -19,6 +19,7 @@ from coterie.base.errors import InputError, RunError
 from coterie.base.modules import ModuleSource, import_source
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
+from coterie.config.local import OwnOptimiser
 from coterie.config.registry import METRICS
 from coterie.config.schema import wire_type
 from coterie.contract.task import adopt_task
@@ -33,7 +34,8 @@ class Parcel(NamedTuple):
     Attributes:
         path: folders in which this process finds modules.
         sources: modules with tasks, payload types, models or metrics.
-        own: pickle of the tasks and payload types of a script or notebook (`__main__`), which no other process can import.
+        own: pickle of the tasks and payload types of a script or notebook (`__main__`), which no other process can import, and of
+            the functions that make optimisers.
     """
 
     path: tuple[str, ...]
@@ -103,7 +105,8 @@ def _learn(parcel: Parcel | None) -> None:
     sys.path.extend(p for p in parcel.path if p not in sys.path)
     for source in parcel.sources:
         import_source(source)
-    tasks, types = cloudpickle.loads(parcel.own)
+    tasks, types, optimisers = cloudpickle.loads(parcel.own)
+    OwnOptimiser.learn(optimisers)
     for cls in types:
         wire_type(cls)
     for function, reply, kinds in tasks:

@@ -16,6 +16,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, RunError, explain_imports
 from coterie.base.loss import RowLoss
 from coterie.base.modules import source_of, user_modules
+from coterie.config.local import OwnOptimiser
 from coterie.config.registry import METRICS
 from coterie.config.schema import wire_types
 from coterie.contract.memory import MEMORY_LOST
@@ -165,16 +166,23 @@ class Host:
             if task.function.__module__ == "__main__" and task.name not in self._known:
                 tasks.append((task.function, task.reply, dict(task.kinds)))
                 self._known.add(task.name)
+        optimisers = {
+            name: function
+            for name, function in OwnOptimiser.known().items()
+            if name not in self._known
+        }
+        modules.update(function.__module__ for function in optimisers.values())
         new_modules = sorted(modules - self._known)
-        if not new_modules and not tasks:
+        if not new_modules and not tasks and not optimisers:
             return None
+        self._known.update(optimisers)
         main_types = [t for t in types if t.__module__ == "__main__"]
         self._known.update(new_modules)
         sources = tuple(source_of(m) for m in new_modules if m != "__main__")
         return Parcel(
             tuple(map(os.path.abspath, sys.path)),
             sources,
-            cloudpickle.dumps((tasks, main_types)),
+            cloudpickle.dumps((tasks, main_types, optimisers)),
         )
 
     def excuse(self) -> str | None:

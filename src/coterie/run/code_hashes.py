@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError
 from coterie.base.modules import user_modules
 from coterie.base.vector import add_tensors
+from coterie.config.local import OwnOptimiser
 from coterie.run.hashes import hash_texts
 
 
@@ -184,6 +185,8 @@ class Description:
                 return hash_tensors({"": value})
             case types.ModuleType():
                 return self._describe_module(value)
+            case OwnOptimiser():
+                return self.value(value.function, name)
             case type() | types.FunctionType():
                 return self._describe_code(value)
             case types.MethodType():

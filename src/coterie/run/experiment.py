@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -121,7 +121,8 @@ class Experiment:
                     f"{where} names {name}, an object of a Python program; go on there, with the same object: ct.compare(..., "
                     "folder=..., settings=ct.StudySettings(resume=True))"
                 )
-        build(LocalSGD, tables.get("local", {}), f"{where}, [local]")
+        local = with_objects(tables.get("local", {}), objects)
+        build(LocalSGD, local, f"{where}, [local]")
         entries = tables.get("methods", [])
         if not (isinstance(entries, list) and bool(entries)):
             raise InputError(
@@ -198,7 +199,7 @@ class Experiment:
                 **(spell(spec) if is_dataclass(spec) else {}),
                 **self.model,
             },
-            "local": spell(build(LocalSGD, self.local, f"{self.where}, [local]")),
+            "local": spell(self._build_local(self.local, "[local]"), self._kept_name),
             "run": {
                 **spell(self.run),
                 "loss": self._name_of(self.run.loss) or self.run.loss,
@@ -220,14 +221,21 @@ class Experiment:
             None,
         )
 
+    def _kept_name(self, value: Any) -> str:
+        """The same for an object that must be there."""
+        return cast("str", self._name_of(value))
+
     def _table_of(self, registry: Registry, value: Any) -> dict[str, Any]:
         name = self._name_of(value)
         return registry.spell(value) if name is None else {"name": name}
 
     def _method_table(self, entry: MethodEntry) -> dict[str, Any]:
         method = None if entry.name in self.objects else self.build_method(entry)
-        local = {key: spell(value) for key, value in self._local_of(entry).items()}
-        spelled = spell(method) if is_dataclass(method) else local
+        local = {
+            key: spell(value, self._kept_name)
+            for key, value in self._local_of(entry).items()
+        }
+        spelled = spell(method, self._kept_name) if is_dataclass(method) else local
         if isinstance(spelled.get("local"), dict):
             spelled["local"] = {
                 **unset_local(self.local, spelled["local"]),
@@ -257,7 +265,10 @@ class Experiment:
         if entry.name in self.objects:
             method = self.objects[entry.name]
         else:
-            fields = {**entry.fields, **self._local_of(entry)}
+            fields = {
+                **with_objects(entry.fields, self.objects),
+                **self._local_of(entry),
+            }
             method = build(
                 find_method(entry.name), fields, f"{self.where}, method {entry.label!r}"
             )
@@ -268,14 +279,20 @@ class Experiment:
         """The local training of an entry by the name of its parameter; empty for a method that takes none."""
         if entry.name in self.objects:
             return {}
-        where = f"{self.where}, method {entry.label!r}"
+        where = f"method {entry.label!r}"
         if _trains(entry):
-            return {
-                "local": build(LocalSGD, override_local(self.local, entry.local), where)
-            }
+            local = override_local(self.local, entry.local)
+            return {"local": self._build_local(local, where)}
         if entry.local:
-            raise InputError(f"{where}: {entry.name} has no local training to set")
+            raise InputError(
+                f"{self.where}, {where}: {entry.name} has no local training to set"
+            )
         return {}
+
+    def _build_local(self, table: Mapping[str, Any], where: str) -> LocalSGD:
+        return build(
+            LocalSGD, with_objects(table, self.objects), f"{self.where}, {where}"
+        )
 
     def trials_of(self, entry: MethodEntry) -> Iterator[dict[str, Any]]:
         """The settings of an entry that `--tune` tries."""
@@ -467,6 +484,24 @@ def _trains(entry: MethodEntry) -> bool:
     """Return True if a method has local training to set."""
     parameters = inspect.signature(find_method(entry.name)).parameters.values()
     return any(p.name == "local" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def with_objects(value: Any, objects: Mapping[str, Any]) -> Any:
+    """Return a table, or a value in it, with the objects of a Python program where it names them.
+
+    >>> with_objects({"lr": 0.1, "sampler": {"name": "python:S:0f"}}, {"python:S:0f": len})
+    {'lr': 0.1, 'sampler': <built-in function len>}
+    """
+    if isinstance(value, str):
+        return objects.get(value, value)
+    if isinstance(value, list):
+        return [with_objects(item, objects) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    named = _object_of(value, objects)
+    if named is not None:
+        return named
+    return {key: with_objects(item, objects) for key, item in value.items()}
 
 
 def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:

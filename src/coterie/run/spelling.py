@@ -34,7 +34,7 @@ from coterie.contract.engine import EngineSpec
 from coterie.contract.method import Method
 from coterie.data.registry import clients_or_maker
 from coterie.run.callbacks import Callback
-from coterie.run.experiment import Experiment
+from coterie.run.experiment import Experiment, with_objects
 from coterie.run.files import OBJECT
 from coterie.run.method_tables import method_table
 
@@ -97,7 +97,7 @@ def experiment_of(
             ),
             **({"freeze": list(settings.freeze)} if settings.freeze else {}),
         },
-        "local": spell(settings.local or LocalSGD()),
+        "local": spell(settings.local or LocalSGD(), spelling.keep),
         "methods": spelling.methods(methods, settings.local),
         "engine": spelling.table(ENGINES, engine),
         "attack": {} if attack is None else spelling.table(ATTACKS, attack),
@@ -210,8 +210,9 @@ class _Spelling:
             method = dataclasses.replace(method, local=local)
         name = METHODS.name_of(type(method))
         if name is not None and dataclasses.is_dataclass(method):
-            spelled = spell(method)
-            if identity(build(type(method), spelled, WHERE)) == identity(method):
+            spelled = spell(method, self.keep)
+            again = build(type(method), with_objects(spelled, self.objects), WHERE)
+            if identity(again) == identity(method):
                 return {"name": name, **spelled}
         return {"name": self.keep(method), "label": type(method).__name__.lower()}
 

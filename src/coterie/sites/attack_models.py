@@ -41,7 +41,7 @@ def rows_of_a_round(local: Any, rows: int) -> int:
         or not isinstance(local.steps, Steps)
     ):
         return rows
-    return local.batch_size * local.steps.count
+    return local.batch_size * local.accumulate * local.steps.count
 
 
 def decay(x: Tensor, local: Any, round: int) -> Tensor:

@@ -263,7 +263,10 @@ def _training_words(local: Any) -> str:
     if not isinstance(local, LocalSGD):
         return ""
     unit = type(local.steps).__name__.lower()
-    return f", local training of {local.steps.count} {unit} with {local.batch_size or 'all'} rows each, rate {local.lr}"
+    rows = f"{local.batch_size or 'all'} rows"
+    if local.accumulate > 1:
+        rows = f"{local.accumulate} batches of {rows}"
+    return f", local training of {local.steps.count} {unit} with {rows} each, rate {local.lr}"
 
 
 def _filter_words(step: Filter) -> str:
