@@ -193,10 +193,10 @@ def _present(
     page: Path | None = None
     missing = ""
     if html:
-        from coterie.report.html import write
+        from coterie.report.html import write_page
 
         try:
-            page = write(folder, threshold, smallest)
+            page = write_page(results)
         except InputError as error:  # after hours of training, a report that cannot be made is no failure
             if insist:
                 raise
