@@ -109,8 +109,10 @@ def warm_up() -> None:
     import torch
 
     from coterie.cli.main import main
+    from coterie.run import loop
 
     torch.set_num_threads(1)
+    loop.MOST_LOST = 0.0  # children are killed in named rounds, and go on from there
     with (
         tempfile.TemporaryDirectory() as folder,
         redirect_stdout(io.StringIO()),

@@ -292,7 +292,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(driver, tmp_path, undisturbed):
     stop = ask("round 3 <task coterie.compute.target_tasks", 2, "SIGINT")
     stopped = driver(tmp_path, *COMPARE, "--out", "my run/1", arm=stop)
     assert stopped.status == 130
-    assert "every complete round is saved" in stopped.err
+    assert "rounds are saved, but for the last half second" in stopped.err
     assert "Traceback" not in stopped.err
     summary = json.loads((tmp_path / "my run" / "1" / "summary.json").read_text())
     assert {row["method"] for row in summary} == {"local"}
@@ -640,7 +640,7 @@ def test_a_failed_run_keeps_what_was_saved_and_goes_on(driver, tmp_path, undistu
     sentence, *more = failed.err.splitlines()[-3:]
     assert sentence.startswith("coterie: momentum, seed 0: round 4, task ")
     assert more == [
-        "every complete round is saved; once this is mended, go on with:",
+        "rounds are saved, but for the last half second at most; once this is mended, go on with:",
         "  coterie run run/experiment.toml --resume",
     ]
     assert "the disk is full" in sentence

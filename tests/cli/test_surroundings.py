@@ -75,10 +75,10 @@ def test_a_full_standard_output_is_named(tmp_path):
 def test_a_report_of_a_read_only_run_prints_its_answer(
     finished, monkeypatch, capsys, number
 ):
-    def refuse(folder, *_):
-        raise OSError(number, os.strerror(number), str(folder / "report.html"))
+    def refuse(results):
+        raise OSError(number, os.strerror(number), str(results.folder / "report.html"))
 
-    monkeypatch.setattr("coterie.report.html.write", refuse)
+    monkeypatch.setattr("coterie.report.html.write_page", refuse)
     assert main(["report", str(finished / "run")]) == 0
     printed = capsys.readouterr().out
     assert "Cleveland" in printed
@@ -123,7 +123,7 @@ def test_what_nobody_expects_ends_in_a_sentence(finished, monkeypatch, capsys, k
         "; the traceback is in run/coterie-crash.txt, please report it"
     )
     assert shown[1:] == [
-        "every complete round is saved; once this is mended, go on with:",
+        "rounds are saved, but for the last half second at most; once this is mended, go on with:",
         "  coterie run run/experiment.toml --resume",
     ]
     crash = (finished / "run" / errors.CRASH).read_text()

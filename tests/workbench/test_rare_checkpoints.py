@@ -8,6 +8,7 @@ import pytest
 
 import coterie as ct
 from coterie.cli.main import main
+from coterie.run import loop
 from coterie.run.checkpoint import RoundFiles
 
 METHOD = ct.SCAFFOLD(ct.LocalSGD(lr=0.05, steps=ct.Steps(2), batch_size=8))
@@ -44,6 +45,41 @@ def test_a_run_goes_on_from_the_last_of_its_rare_checkpoints(tmp_path, monkeypat
     whole = fitted(None)
     assert resumed.x.equal(whole.x)
     assert resumed.history == whole.history
+
+
+class Clock:
+    """A clock that only the rounds of a run move."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.15, 0.4, 0.7])
+def test_by_default_half_a_second_of_rounds_may_be_lost(tmp_path, monkeypatch, seconds):
+    """Whenever the process is killed, complete rounds that are not saved took half a second at most; few are saved one by one."""
+    clock, saved_at = Clock(), [0.0]
+
+    class Slow(ct.FedAvg):
+        def round(self, state, federation, rng):
+            clock.now += seconds
+            unsaved = clock.now - seconds - saved_at[-1]
+            assert unsaved <= 0.5
+            return super().round(state, federation, rng)
+
+    def save(self, *given):
+        saved_at.append(clock.now)
+
+    monkeypatch.setattr(loop, "MOST_LOST", 0.5)
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(RoundFiles, "save", save)
+    rounds = 20
+    ct.fit(Slow(), "heart-disease", "logistic", rounds, checkpoint=tmp_path)
+    in_between = int(0.5 / seconds)
+    assert len(saved_at) - 1 <= rounds // max(in_between, 1) + 1
 
 
 class End(ct.Callback):

@@ -105,13 +105,13 @@ def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
 MENDED = "once this is mended, go on"
 
 
-def _rounds_on_disk(every: int = 1) -> str:
+def _rounds_on_disk(every: int | None) -> str:
     """Say which complete rounds are saved."""
-    return (
-        "every complete round is saved"
-        if every == 1
-        else f"one round in {every} is saved"
-    )
+    if every is None:
+        return "rounds are saved, but for the last half second at most"
+    if every == 1:
+        return "every complete round is saved"
+    return f"one round in {every} is saved"
 
 
 def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
@@ -193,10 +193,10 @@ def _present(
     page: Path | None = None
     missing = ""
     if html:
-        from coterie.report.html import write
+        from coterie.report.html import write_page
 
         try:
-            page = write(folder, threshold, smallest)
+            page = write_page(results)
         except InputError as error:  # after hours of training, a report that cannot be made is no failure
             if insist:
                 raise
@@ -293,7 +293,7 @@ def _submit(args: argparse.Namespace) -> int:
         except RunError as error:
             if is_run(folder):
                 error.add_note(
-                    f"{_rounds_on_disk()}; {MENDED} {_goes_on(folder, 'submit', args.plan, '--out', str(folder))}"
+                    f"{_rounds_on_disk(1)}; {MENDED} {_goes_on(folder, 'submit', args.plan, '--out', str(folder))}"
                 )
             raise
     return _present(folder, args, html=not args.no_report)

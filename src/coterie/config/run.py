@@ -214,8 +214,9 @@ class RunSettings:
             and `mandatory_rounds` (`Appeal`); None: not looked at.
         contribution: measure what each client's update adds to each target: a table of `every`, `estimator` and `game`
             (`Contribution`); None: not measured.
-        save_every: rounds between checkpoints, where runs are saved; the last round is always saved. A resumed run repeats what came
-            after the last checkpoint, with the same numbers.
+        save_every: rounds between checkpoints, where runs are saved; the last round is always saved. None: every round at sites, and
+            on one machine as often as half a second of work at most is lost. A resumed run repeats what came after the last
+            checkpoint, with the same numbers.
         strict_wire: encode and decode everything as if it were sent.
         freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
             In files it stands in [model].
@@ -251,7 +252,7 @@ class RunSettings:
     max_norm: Annotated[float, POSITIVE] = 100.0
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     contribution: Annotated[Contribution | None, optional(_CONTRIBUTION)] = None
-    save_every: Annotated[int, SIZE] = 1
+    save_every: Annotated[int | None, optional(SIZE, "by the clock")] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     freeze: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()
     callbacks: Annotated[Sequence[Any], _CALLBACKS, CALLBACKS, InFiles(said=False)] = ()

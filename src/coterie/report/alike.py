@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.base.files import open_tensors
+from coterie.report.memo import cache_answers
 from coterie.report.results import POOLING, Results
 from coterie.report.text import first_few, listing, printable, whole_percent
 from coterie.run.files import ALL, safe_name, seed_suffix
@@ -112,6 +113,7 @@ class _OwnModels(NamedTuple):
     pairs: dict[str, tuple[tuple[str, tuple[str, ...]], ...]]
 
 
+@cache_answers
 def _own_models(results: Results, method: str) -> _OwnModels | None:
     """What the own models of one training show: of that on all rows, or else of the first seed."""
     folder = results.folder / "models" / "prior"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from coterie.base.files import json_rows
 from coterie.run.files import RUNS, SUMMARY, unescape
 
 Columns = Mapping[str, Callable[[str], Any]]
+BLOCK = 4096
+"""Lines of a CSV file that are held as texts at once."""
 
 
 def summary_rows(path: Path) -> list[dict[str, Any]]:
@@ -105,50 +108,45 @@ def csv_columns(path: Path, columns: Columns) -> list[list[Any]]:
     """The named columns of a CSV file, converted; any defect is an error that names the line."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
-        lacking = [c for c in columns if c not in header]
-        if lacking:
-            raise ValueError(f"line 1 lacks {', '.join(lacking)}")
-        uneven = next(
-            (i for i, row in enumerate(rows) if len(row) != len(header)), None
-        )
-        if uneven is not None:
-            raise ValueError(
-                f"line {uneven + 2} has {len(rows[uneven])} values for {len(header)} columns"
-            )
-        by_name = (
-            dict(zip(header, zip(*rows, strict=True), strict=True))
-            if rows
-            else dict.fromkeys(header, ())
-        )
-        return [
-            _convert(name, _unescape(by_name[name]), convert)
-            for name, convert in columns.items()
-        ]
+            rows = filter(None, csv.reader(file))
+            return _read_columns(rows, columns)
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(
             f"{path} cannot be read ({error}); restore it or repeat the run"
         ) from error
 
 
-def _unescape(texts: Sequence[str]) -> Sequence[str]:
-    """The texts as they were; few columns of a long table have one that was escaped."""
-    return (
-        [*map(unescape, texts)]
-        if any(text.startswith("'") for text in {*texts})
-        else texts
-    )
+def _read_columns(rows: Iterator[list[str]], columns: Columns) -> list[list[Any]]:
+    """The same of rows whose first one is the header, block by block: texts of a long table would take several times its memory."""
+    header = next(rows, [])
+    lacking = [c for c in columns if c not in header]
+    if lacking:
+        raise ValueError(f"line 1 lacks {', '.join(lacking)}")
+    found: list[list[Any]] = [[] for _ in columns]
+    line = 2
+    while block := list(islice(rows, BLOCK)):
+        for number, row in enumerate(block, start=line):
+            if len(row) != len(header):
+                raise ValueError(
+                    f"line {number} has {len(row)} values for {len(header)} columns"
+                )
+        texts_of = dict(zip(header, zip(*block, strict=True), strict=True))
+        for values, (name, convert) in zip(found, columns.items(), strict=True):
+            values += _convert(name, texts_of[name], convert, line)
+        line += len(block)
+    return found
 
 
 def _convert(
-    name: str, texts: Sequence[str], convert: Callable[[str], Any]
-) -> list[Any]:
-    try:
-        return list(map(convert, texts))
-    except ValueError:
-        for line, text in enumerate(texts, start=2):
-            try:
-                convert(text)
-            except ValueError as error:
-                raise ValueError(f"line {line}, {name}: {error}") from error
-        raise
+    name: str, texts: Sequence[str], convert: Callable[[str], Any], first_line: int
+) -> Iterator[Any]:
+    """The values of the texts of a column, which begin in this line; a few names and numbers fill most of a long table."""
+    values: dict[str, Any] = {}
+    for place, text in enumerate(texts):
+        if text in values:
+            continue
+        try:
+            values[text] = convert(unescape(text))
+        except ValueError as error:
+            raise ValueError(f"line {first_line + place}, {name}: {error}") from error
+    return map(values.__getitem__, texts)

@@ -51,9 +51,10 @@ def forecasts(results: Results, verdicts: Mapping[str, Verdict]) -> Iterator[For
     labels = [
         label for label, algorithm in results.algorithms.items() if algorithm == METHOD
     ]
-    for weights in list(weights_of(results.folder, labels, results.clients).values())[
-        :1
-    ]:
+    if not labels:
+        return
+    of_labels = weights_of(results.folder, labels, results.clients)
+    for weights in list(of_labels.values())[:1]:
         for client in (c for c in weights.targets if c in verdicts):
             client_weights = weights.late_of_runs[:, weights.targets.index(client)]
             partner_sets = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,43 @@ from coterie.report.memo import cache_answers
 from coterie.run.files import ALL, LONG_HISTORY
 
 Vector = NDArray[np.float64]
+
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Coded(Generic[Name]):
+    """Names of rows [k], each by its place in `names`: a long column has few different ones.
+
+    >>> column = Coded.of(["b", "a", "b"])
+    >>> column.codes.tolist(), column.names, column.among(["a", "b"]).tolist()
+    ([0, 1, 0], ['b', 'a'], [1, 0, 1])
+    """
+
+    codes: NDArray[np.int64]
+    names: list[Name]
+
+    @classmethod
+    def of(cls, values: Iterable[Name]) -> Coded[Name]:
+        """Give each name its place, in the order in which they come."""
+        places: dict[Name, int] = {}
+        codes = [places.setdefault(value, len(places)) for value in values]
+        return cls(np.array(codes, np.int64), [*places])
+
+    def take(self, rows: NDArray[np.int64]) -> Coded[Name]:
+        """The names of some of the rows."""
+        return Coded(self.codes[rows], self.names)
+
+    def present(self) -> list[Name]:
+        """The names that some row has."""
+        return [self.names[code] for code in np.unique(self.codes).tolist()]
+
+    def among(self, names: Sequence[Name]) -> NDArray[np.int64]:
+        """The place [k] of each row's name in `names`, which hold all that are present."""
+        places = {name: place for place, name in enumerate(names)}
+        place_of_code = [places.get(name, -1) for name in self.names]
+        return np.array(place_of_code, np.int64)[self.codes]
 
 
 class Curve(NamedTuple):
@@ -78,34 +116,19 @@ class SavedHistory:
         methods, folds, names, splits, metrics, seeds, rounds, values = csv_columns(
             path, columns
         )
-        clients, series, runs = (
-            dict[str, int](),
-            dict[tuple[str, str], int](),
-            dict[tuple[str, int, str], int](),
-        )
-        run = np.array(
-            [
-                runs.setdefault(key, len(runs))
-                for key in zip(methods, seeds, folds, strict=True)
-            ],
-            int,
-        )
+        run = Coded.of(zip(methods, seeds, folds, strict=True))
+        client = Coded.of(names)
+        kind = Coded.of(zip(splits, metrics, strict=True))
+        self.clients, self.series, self.runs = client.names, kind.names, run.names
         found = Numbers(
-            np.array(rounds, int),
-            np.array([clients.setdefault(name, len(clients)) for name in names], int),
-            np.array(
-                [
-                    series.setdefault(key, len(series))
-                    for key in zip(splits, metrics, strict=True)
-                ],
-                int,
-            ),
+            np.array(rounds, np.int64),
+            client.codes,
+            kind.codes,
             np.array(values, float),
         )
-        self.clients, self.series, self.runs = [*clients], [*series], [*runs]
         self._in_memory = [
-            Numbers(*[column[run == place] for column in found])
-            for place in range(len(runs))
+            Numbers(*[column[run.codes == place] for column in found])
+            for place in range(len(self.runs))
         ]
 
     def numbers(self, run: int) -> Numbers:

@@ -48,24 +48,22 @@ BADGES = {
 }
 
 
-@few_collections()
-def write(
-    folder: str | Path,
-    threshold: float | str | None = None,
-    smallest: float | None = None,
-) -> Path:
+def write(folder: str | Path) -> Path:
     """Write `report.html` of a run directory from its files alone; the path of the report.
-
-    `threshold` and `smallest` are as in `Results.load`.
 
     Raises:
         InputError: a file of the run is missing or broken, or jinja2 is not installed.
     """
+    return write_page(Results.load(folder))
+
+
+@few_collections()
+def write_page(results: Results) -> Path:
+    """Write the same of results that are loaded, which others may go on to use; errors as of `write`."""
     with explain_imports("the HTML report needs jinja2", "report"):
         import jinja2
         import markupsafe
 
-    results = Results.load(folder, threshold, smallest)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

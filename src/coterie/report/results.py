@@ -139,14 +139,25 @@ class Results(Scores):
     @cached_property
     def weights(self) -> dict[str, Weights]:
         """`weights.csv` per method, mean over seeds; methods without weights are left out, and those of `shares_of_models`."""
-        weighing = [m for m in self.methods if self.algorithms[m] != POOLING]
-        return weights_of(self.folder, weighing, self.clients)
+        return {
+            method: weights
+            for method, weights in self._saved_weights.items()
+            if self.algorithms[method] != POOLING
+        }
 
     @cached_property
     def shares_of_models(self) -> dict[str, Weights]:
         """The same of methods that pool: how much of a client's model comes from each client's own, which is no weight of a partner."""
-        pooling = [m for m in self.methods if self.algorithms[m] == POOLING]
-        return weights_of(self.folder, pooling, self.clients) if pooling else {}
+        return {
+            method: weights
+            for method, weights in self._saved_weights.items()
+            if self.algorithms[method] == POOLING
+        }
+
+    @cached_property
+    def _saved_weights(self) -> dict[str, Weights]:
+        """Both, of one reading of a file of many lines."""
+        return weights_of(self.folder, self.methods, self.clients)
 
     @cached_property
     def failures(self) -> list[str]:

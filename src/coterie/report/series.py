@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.report.files import Columns, csv_columns, number_or_nan
-from coterie.report.history import Vector
+from coterie.report.history import Coded, Vector
 from coterie.run.files import ALL
 
 
@@ -50,47 +50,69 @@ def weights_of(
         "client": str,
         "weight": number_or_nan,
     }
-    columns_read = csv_columns(folder / "weights.csv", columns)
-    rows: dict[str, list[tuple[tuple[int, str], int, str, str, float]]] = {}
-    for method, seed, fold, *row in zip(*columns_read, strict=True):
-        if fold != ALL:
-            rows.setdefault(method, []).append(((seed, fold), *row))
-    return {m: _weights(rows[m], clients) for m in methods if m in rows}
+    labels, seeds, folds, *rest = csv_columns(folder / "weights.csv", columns)
+    rounds, targets, names, weights = rest
+    label_of, run_of = Coded.of(labels), Coded.of(zip(seeds, folds, strict=True))
+    target_of, client_of = Coded.of(targets), Coded.of(names)
+    is_tested = np.array([fold != ALL for _, fold in run_of.names], dtype=bool)
+    in_folds = is_tested[run_of.codes]
+    round_of, weight_of = np.array(rounds, np.int64), np.array(weights, float)
+    found: dict[str, Weights] = {}
+    for method in methods:
+        if method not in label_of.names:
+            continue
+        of_method = label_of.codes == label_of.names.index(method)
+        rows = np.flatnonzero(of_method & in_folds)
+        if len(rows):
+            found[method] = _weights(
+                run_of.take(rows),
+                round_of[rows],
+                target_of.take(rows),
+                client_of.take(rows),
+                weight_of[rows],
+                clients,
+            )
+    return found
 
 
 def _weights(
-    rows: list[tuple[tuple[int, str], int, str, str, float]], names: Sequence[str]
+    runs: Coded[tuple[int, str]],
+    rounds: NDArray[np.int64],
+    targets: Coded[str],
+    clients: Coded[str],
+    weights: Vector,
+    names: Sequence[str],
 ) -> Weights:
-    runs, rounds, targets, clients, weights = zip(*rows, strict=True)
-    axes = (
-        sorted(set(runs)),
-        sorted(set(rounds)),
-        _in_order(set(targets), names),
-        _in_order({*clients, *names}, names),
+    """The rows of one method [k] as a table; `names` are the clients of the run."""
+    all_runs = sorted(runs.present())
+    all_rounds, r = np.unique(rounds, return_inverse=True)
+    all_targets = _in_order({*targets.present()}, names)
+    all_clients = _in_order({*clients.present(), *names}, names)
+    s, t, c = (
+        runs.among(all_runs),
+        targets.among(all_targets),
+        clients.among(all_clients),
     )
-    places = [{key: i for i, key in enumerate(axis)} for axis in axes]
-    s, r, t, c = (
-        np.array([place[k] for k in keys])
-        for place, keys in zip(places, (runs, rounds, targets, clients), strict=True)
-    )
-    table = np.zeros([len(axis) for axis in axes])
-    present = np.zeros(table.shape[:3], dtype=bool)
-    value = np.nan_to_num(
-        np.array(weights, dtype=float), nan=0.0, posinf=0.0, neginf=0.0
-    )
-    np.add.at(
-        table, (s, r, t, c), value
-    )  # a client that did not take part has weight 0
+    shape = (len(all_runs), len(all_rounds), len(all_targets), len(all_clients))
+    table = np.zeros(shape)
+    present = np.zeros(shape[:3], dtype=bool)
+    value = np.nan_to_num(weights, nan=0.0, posinf=0.0, neginf=0.0)
+    # A client that did not take part has weight 0.
+    np.add.at(table, (s, r, t, c), value)
     present[s, r, t] = True
     mean = table.sum(axis=0) / np.maximum(present.sum(axis=0), 1)[:, :, None]
-    numbers = np.array(axes[1], dtype=np.int64)
-    is_late = numbers >= (numbers[0] + numbers[-1]) / 2
+    is_late = all_rounds >= (all_rounds[0] + all_rounds[-1]) / 2
     late_of_runs = (
         table[:, is_late].sum(axis=1)
         / np.maximum(present[:, is_late].sum(axis=1), 1)[:, :, None]
     )
     return Weights(
-        numbers, tuple(axes[2]), tuple(axes[3]), mean, tuple(axes[0]), late_of_runs
+        all_rounds,
+        tuple(all_targets),
+        tuple(all_clients),
+        mean,
+        tuple(all_runs),
+        late_of_runs,
     )
 
 

@@ -16,6 +16,7 @@ from coterie.base.spelling import count
 from coterie.report.alike import with_whom
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
+from coterie.report.memo import cache_answers
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
 from coterie.report.text import (
@@ -98,6 +99,7 @@ class Story(NamedTuple):
     verdicts: dict[str, Verdict]
 
 
+@cache_answers
 def tell(results: Results) -> Story:
     """The answer of a run directory."""
     verdicts = {c: verdict(results, c) for c in results.clients}

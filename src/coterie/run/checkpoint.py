@@ -1,4 +1,4 @@
-"""Checkpoints of a run: every complete round is saved; a run is resumed from it, in a world that is as its record says."""
+"""Checkpoints of a run: complete rounds are saved; a run is resumed from the last one, in a world that is as its record says."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -154,12 +153,19 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
-    escaped = cache(escape)  # a few names fill most of a long table
+    escaped = _Escaped()
     writer.writerows(
-        [escaped(cell) if isinstance(cell, str) else cell for cell in row]
-        for row in rows
+        [escaped[cell] if type(cell) is str else cell for cell in row] for row in rows
     )
     write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
+
+
+class _Escaped(dict[str, str]):
+    """Texts as they are written, made when they are first looked up: a few names fill most of a long table."""
+
+    def __missing__(self, text: str) -> str:
+        self[text] = escape(text)
+        return self[text]
 
 
 _FORMULA = re.compile(r"'*[=+@\t\r-].")

@@ -127,7 +127,7 @@ def fit(
             Filters run in the order of their stages.
         local: local training, in place of the method's own.
         init: a state dict or a safetensors file to start from.
-        checkpoint: folder where every complete round is saved, or one in `settings.save_every`; None: nothing is saved.
+        checkpoint: folder where complete rounds are saved, as often as `settings.save_every` says; None: nothing is saved.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
     Returns:

@@ -53,6 +53,10 @@ def run_method(
     return _Loop(method, engine, rounds, seed, settings, filters).run(files)
 
 
+MOST_LOST = 0.5
+"""Seconds of work on one machine that may be lost with a process that is killed, unless a run says how often it is saved."""
+
+
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
@@ -124,6 +128,7 @@ class _Loop:
                 settings.contribution, engine.clients, self.own
             )
         self._final_log: Log | None = None
+        self._last_saved = time.monotonic()
         self._preflight()
 
     def _preflight(self) -> None:
@@ -163,12 +168,12 @@ class _Loop:
                 server_seconds = total - sum(ask.seconds for ask in session.asks[asks:])
                 self.record.seconds.append(Timing(number, total, server_seconds))
                 # An idle round takes no time, so that a resumed run may repeat it.
-                is_due = not is_idle and number % self.settings.save_every == 0
+                is_due = not is_idle and self._is_saved(number, total)
                 if files and (is_due or number == rounds):
-                    files.save(state, number, self.record, session, self.engine)
+                    self._save(files, state, number)
                     saved = number
             if files and saved < number:  # a callback has ended the run
-                files.save(state, number, self.record, session, self.engine)
+                self._save(files, state, number)
         finally:
             followers.end()
         rounds, evaluated = number, self.evaluator.seen
@@ -206,9 +211,21 @@ class _Loop:
             files.clear()
         state = self.method.init(self.engine.x.clone(), start)
         self._evaluate(state, start)
-        if files:
-            files.save(state, 0, self.record, self.federation.session, self.engine)
+        if files and self._is_saved(0, 0.0):
+            self._save(files, state, 0)
         return state, 0
+
+    def _is_saved(self, number: int, seconds: float) -> bool:
+        """Return True if round `number` is saved, which took so many seconds; the next one may take as many."""
+        if self.settings.save_every is not None:
+            return number % self.settings.save_every == 0
+        at_risk = time.monotonic() - self._last_saved + seconds
+        return not self.engine.simulated or at_risk > MOST_LOST
+
+    def _save(self, files: RoundFiles, state: Any, number: int) -> None:
+        session = self.federation.session
+        files.save(state, number, self.record, session, self.engine)
+        self._last_saved = time.monotonic()
 
     def _restore(self, files: RoundFiles) -> tuple[Any, int]:
         saved = files.read(self.rounds, self.engine.x.device)

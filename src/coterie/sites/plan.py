@@ -207,7 +207,7 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
             raise InputError(
                 f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan"
             )
-    if experiment.run.save_every > 1:
+    if experiment.run.save_every not in (None, 1):
         raise InputError(
             f"{path}, [run]: sites keep what they remember of two rounds, so save_every is for one machine; drop it"
         )

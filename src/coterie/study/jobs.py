@@ -43,7 +43,7 @@ Heard = tuple[Callable[[int], None], Callable[[], None]]
 class Jobs:
     """At most `most` jobs at once. With 1 there are no processes: a job is done where it is started.
 
-    Leaving the context waits for all jobs; an exception ends those that run. They save every complete round themselves, so nothing
+    Leaving the context waits for all jobs; an exception ends those that run. They save complete rounds themselves, so nothing
     that is finished is lost.
 
     Args:
