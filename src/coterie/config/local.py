@@ -6,6 +6,7 @@ import math
 from typing import Annotated, Any
 
 from coterie.base.errors import InputError, cut, require
+from coterie.base.privacy import noise_multiplier
 from coterie.config.registry import SAMPLERS
 from coterie.config.rules import (
     BELOW_ONE,
@@ -124,6 +125,9 @@ def highest_rate(lr: float | Schedule) -> float:
 
 
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
+_ROW_NOISE = Rule(
+    lambda v: isinstance(v, RowNoise), "a table such as { noise_multiplier = 4.0 }"
+)
 OPTIMISERS = (
     "sgd",
     "adam",
@@ -155,6 +159,47 @@ _OPTIMISER = Rule(
 
 @wire_type
 @options
+class RowNoise:
+    """Noise in local training that hides each row: differentially private gradient descent by steps on all rows.
+
+    Each row's gradient is scaled to a length of `clip` at most, and their sum gets normal noise of deviation `noise_multiplier`
+    times `clip`. A step is then an event of mu = 1 / `noise_multiplier`, whatever is done with it. Nothing is sampled, so there is no
+    amplification to claim.
+
+    Source: M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1, with L = N.
+
+    Attributes:
+        noise_multiplier: z >= 0; 0: none, for comparison.
+        clip: C > 0, the largest length of a row's gradient; None: no limit, without noise alone.
+
+    >>> import coterie as ct
+    >>> noise = ct.RowNoise.of_epsilon(8.0, delta=1e-5, steps=60)
+    >>> round(noise.noise_multiplier, 4), noise.clip
+    (4.6494, 1.0)
+    >>> local = ct.LocalSGD(lr=0.5, steps=ct.Steps(1), batch_size=None, private=noise)
+    """
+
+    noise_multiplier: Annotated[float, NOT_NEGATIVE]
+    clip: Annotated[float | None, optional(POSITIVE, "no limit"), InFiles("none")] = 1.0
+
+    def __post_init__(self) -> None:
+        require(
+            self.clip is not None or not self.noise_multiplier,
+            "RowNoise hides a row only behind a bound; give clip, such as 1.0",
+        )
+
+    @classmethod
+    def of_epsilon(
+        cls, epsilon: float, *, delta: float, steps: int, clip: float | None = 1.0
+    ) -> RowNoise:
+        """Return the noise with which so many steps in all are (epsilon, delta)-private; none for infinite epsilon."""
+        if math.isinf(epsilon):
+            return cls(0.0, clip)
+        return cls(noise_multiplier(epsilon, delta, steps), clip)
+
+
+@wire_type
+@options
 class LocalSGD:
     """Settings of local training.
 
@@ -169,6 +214,7 @@ class LocalSGD:
             `torch.optim`, with torch's defaults. It is made anew in every round: nothing of it is kept or sent.
         sampler: chooses the rows of every step; None: epochs without replacement.
         minimum_batch: the short last batch of an epoch is left out if it has fewer rows; it never leaves out the only one.
+        private: noise that hides each row (`RowNoise`), in steps on all rows; None: there is none.
 
     >>> LocalSGD(lr=-1)
     Traceback (most recent call last):
@@ -191,8 +237,15 @@ class LocalSGD:
     optimiser: Annotated[str | type[Any], _OPTIMISER] = "sgd"
     sampler: Annotated[Any, SAMPLERS] = None
     minimum_batch: Annotated[int, SIZE] = 1
+    private: Annotated[RowNoise | None, optional(_ROW_NOISE)] = None
 
     def __post_init__(self) -> None:
+        if self.private is not None and (
+            self.batch_size is not None or self.sampler is not None
+        ):
+            raise InputError(
+                "LocalSGD.private takes steps on all rows; set batch_size = None (all in files), and no sampler"
+            )
         object.__setattr__(self, "optimiser", _optimiser_name(self.optimiser))
         if self.sampler is not None and not callable(
             getattr(self.sampler, "rows", None)
