@@ -21,7 +21,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Results": ("Run", "Comparison", "report"),
     "Methods": (),
     "Local training": (
-        "LocalSGD", "Steps", "Epochs", "Schedule", "Quadratic", "Sampler", "LipschitzSampler", "ClassShareSampler",
+        "LocalSGD", "Steps", "Epochs", "Schedule", "RowNoise", "Quadratic", "Sampler", "LipschitzSampler", "ClassShareSampler",
         "UniformClassSampler", "GradientNormSampler",
     ),
     "Data": ("Clients", "Client", "Part", "data"),

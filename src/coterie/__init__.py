@@ -53,6 +53,7 @@ _PUBLIC: dict[str, str] = {
     "Ray": "coterie.engines.ray_settings:Ray",
     "register": "coterie.config.registry:register",
     "Rng": "coterie.base.rng:Rng",
+    "RowNoise": "coterie.config.local:RowNoise",
     "Run": "coterie.run.result:Run",
     "RunError": "coterie.base.errors:RunError",
     "RunSettings": "coterie.config.run:RunSettings",

@@ -67,6 +67,7 @@ from coterie.compute.cohort import Cohort as Cohort
 from coterie.compute.local_training import Quadratic as Quadratic
 from coterie.config.local import Epochs as Epochs
 from coterie.config.local import LocalSGD as LocalSGD
+from coterie.config.local import RowNoise as RowNoise
 from coterie.config.local import Schedule as Schedule
 from coterie.config.local import Steps as Steps
 from coterie.config.registry import register as register

@@ -56,6 +56,6 @@ def test_every_promise_says_against_whom_and_how_it_is_kept():
 
 
 def test_the_page_is_one_page_and_part_of_the_documentation():
-    assert len(PAGE.split()) <= 1700
+    assert len(PAGE.split()) <= 1800
     assert "\ntrust\n" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert "trust.md" in (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")

@@ -183,7 +183,8 @@ def _present(
     smallest: float | None = None,
 ) -> int:
     from coterie.base.files import read_json
-    from coterie.report.answer import answer_lines
+    from coterie.report.answer import answer_lines, width_of_terminal
+    from coterie.report.privacy import curve_lines, curves_as_json
     from coterie.report.results import Results
     from coterie.report.table import render
     from coterie.report.verdicts import verdict
@@ -223,6 +224,7 @@ def _present(
                     **answer,
                     "differences": results.comparisons.rows,
                     "notes": results.notes,
+                    "privacy": curves_as_json(results),
                 },
                 indent=1,
             )
@@ -236,7 +238,8 @@ def _present(
         ends.append(f"report         {page}")
     elif missing:
         ends.append(f"no HTML report: {missing}")
-    for line in answer_lines(results, ends=ends):
+    curves = [*curve_lines(results, width_of_terminal())]
+    for line in [*curves, *ends] if curves else answer_lines(results, ends=ends):
         say(line)
     return 0
 

@@ -95,6 +95,11 @@ def _add_experiments(commands: Any) -> None:
         help="names or FILE.py:NAME, separated by commas; all: every method; fedavg+bias: "
         "each client tunes that part of its model after training (all, last or bias)",
     )
+    compare.add_argument(
+        "--privacy",
+        metavar="E,E",
+        help="does joining still pay behind noise that hides each row? epsilons to try, such as inf,8,4,2,1",
+    )
     run = add_command(commands, "run", "run an experiment from a TOML file")
     run.add_argument(
         "experiment",

@@ -51,7 +51,10 @@ def tables_of_command(
         start == "folder" and "folder" not in tables["data"]
     )  # by a program, which may have split its rows
     preset_folds = tables.get("split", {}).pop("folds", 0)
-    override(tables, args)
+    if args.privacy is None:
+        override(tables, args)
+    else:
+        _override_behind_noise(tables, args, preset_methods(start))
     tested_elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})}
     tested_elsewhere |= {"split_column", "split_time"} & {*tables["data"]}
     if (
@@ -64,6 +67,27 @@ def tables_of_command(
     elif preset_folds and "run.seeds" not in flag_texts(args):
         tables["run"]["seeds"] = SEEDS_WITHOUT_FOLDS
     return tables
+
+
+def _override_behind_noise(
+    tables: dict[str, Any],
+    args: argparse.Namespace,
+    presets: Sequence[Mapping[str, Any]],
+) -> None:
+    """Change tables by what was typed, once each method stands there for each epsilon of `--privacy`; then add the noise."""
+    from coterie.study import privacy_curve
+
+    epsilons = privacy_curve.epsilons_of(args.privacy)
+    entries = tables["methods"]
+    if args.methods is None:
+        entries = _method_tables(",".join(privacy_curve.METHODS), presets)
+    tables["methods"] = privacy_curve.spread_methods(entries, epsilons)
+    tables.pop("tune", None)
+    # Evaluated once: what is read off a curve is what the last model is worth.
+    rounds = privacy_curve.ROUNDS
+    tables["run"] = {**tables.get("run", {}), "rounds": rounds, "evaluate": rounds}
+    override(tables, args)
+    privacy_curve.add_noise(tables, epsilons)
 
 
 def _is_linear(tables: Mapping[str, Any], args: argparse.Namespace) -> bool:

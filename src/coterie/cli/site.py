@@ -264,7 +264,7 @@ def _approve(args: argparse.Namespace) -> int:
     from coterie.sites.approval import Approved, fits, keep_approval, signature_words
     from coterie.sites.descriptions import check_file
     from coterie.sites.flare.kits import remember_interpreter
-    from coterie.sites.plan_words import in_words, model_of
+    from coterie.sites.plan_words import check_what_is_left, in_words, model_of
     from coterie.sites.settings import read_settings
 
     _register()
@@ -287,6 +287,7 @@ def _approve(args: argparse.Namespace) -> int:
     said, rows = _danger(site, approved, settings, 120.0)
     _say(said[-1])
     fits(approved, settings, model_of(approved, settings, site))
+    check_what_is_left(approved, settings, site)
     if rows and not settings.largest_layer:
         where, cure = "without", "the plan clip and gaussian-noise with secret = true"
         if approved.secret:

@@ -372,6 +372,66 @@ class Batched:
         self._step(sides, rows, self._labels(labels)[None], scale, GRADIENT)
         return gradient
 
+    def clipped_sum(
+        self, x: Tensor, inputs: Tensor, labels: Tensor, bound: float | None
+    ) -> Tensor:
+        """Sum over rows of the gradients [d] of their losses at x [d], each scaled to a length of `bound` at most (None: as it is).
+
+        No gradient of one row is made: its squared norm is the sum over layers of (|input|^2 + 1) |slope|^2, where the slope is that of
+        the loss at the layer's output (I. Goodfellow, "Efficient Per-Example Gradient Computations", 2015). A row without finite
+        gradient counts 0.
+        """
+        activations, weights = self._activations(x, inputs)
+        slope = activations.pop()
+        scale = slope.new_full((1, len(labels), 1), self._factor)
+        self._slope(slope[None], self._labels(labels)[None], scale)
+        slopes = [slope]
+        for number in range(len(self.layers) - 1, 0, -1):
+            slope = slope @ cast("Tensor", weights[number])
+            if self.layers[number - 1].relu:
+                slope *= activations[number] > 0
+            slopes.insert(0, slope)
+
+        if bound is not None:
+            squares = torch.zeros_like(scale[0, :, 0])
+            for layer, inner, slope in zip(
+                self.layers, activations, slopes, strict=True
+            ):
+                length = inner.square().sum(1) if layer.inputs else 0.0
+                squares += (length + layer.bias) * slope.square().sum(1)
+            shares = shares_within(squares.sqrt(), bound)
+            if not bool(squares.isfinite().all()):
+                activations = [finite(inner) for inner in activations]
+                slopes = [finite(slope) for slope in slopes]
+            slopes = [slope * shares[:, None] for slope in slopes]
+
+        pieces = []
+        for layer, inner, slope in zip(self.layers, activations, slopes, strict=True):
+            if layer.inputs:
+                pieces.append((slope.T @ inner).flatten())
+            if layer.bias:
+                pieces.append(slope.sum(0))
+        return torch.cat(pieces)
+
+    def _activations(
+        self, x: Tensor, inputs: Tensor
+    ) -> tuple[list[Tensor], list[Tensor | None]]:
+        """The inputs of every layer for rows `inputs`, then the outputs of the last, each [B, width]; and the weights at x [d]."""
+        parameters = iter(self._split(x[None]))
+        activations, weights = [inputs.flatten(1)], list[Tensor | None]()
+        for layer in self.layers:
+            weight = next(parameters)[0] if layer.inputs else None
+            bias = next(parameters)[0, 0] if layer.bias else None
+            if weight is None:
+                out = cast("Tensor", bias).repeat(len(inputs), 1)
+            elif bias is None:
+                out = activations[-1] @ weight.T
+            else:
+                out = torch.addmm(bias, activations[-1], weight.T)
+            activations.append(out.relu_() if layer.relu else out)
+            weights.append(weight)
+        return activations, weights
+
     def outputs(self, x: Tensor, chunk: Chunk, source: RowSource) -> Tensor:
         """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the rows of its first step."""
         slots = max(len(chunk.members), self._least)
@@ -661,6 +721,17 @@ class Batched:
             (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(
                 labels
             ).mul_(scale)
+
+
+def shares_within(norms: Tensor, bound: float) -> Tensor:
+    """Return by how much vectors of these norms [n] are scaled to a length of `bound` at most; 0 for one that is not finite."""
+    shares = (bound / norms).clamp_(max=1.0)
+    return torch.where(norms.isfinite(), shares, 0.0)
+
+
+def finite(values: Tensor) -> Tensor:
+    """Return the values with 0 for those that are none."""
+    return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _of(vectors: Tensor, members: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, Feed, StepRule
 from coterie.compute.optimisers import State, make_stepper
+from coterie.compute.row_noise import PrivateRows, check_private
 from coterie.compute.segments import Chunk, RowSource, chunks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
@@ -247,7 +248,7 @@ class LocalTraining:
         )
         self._steps, self._moving = options.get("steps"), options.get("moving")
         self._decays = options.get("weight_decays")
-        self._repeats = False
+        self._repeats, self._start = False, 0
         self._planned: list[tuple[Chunk, Iterable[Feed] | None]] | None = None
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
@@ -264,6 +265,11 @@ class LocalTraining:
             None if sampler is None else _complete_sampler(sampler.at(cohort, x))
         )
         self.lr = local.rate(cohort.round)
+        if local.private is not None:
+            own_penalty = not isinstance(self.penalty, Quadratic | None)
+            hooks = own_penalty or self.sampler is not None or self.rule is not None
+            augments = cohort.clients.transform is not None
+            check_private(cohort.workspace, augments=augments, hooks=hooks)
 
     def models(self, *, relative: bool = False) -> Tensor:
         """Train, and return the local models [n, d + b]; or updates, models minus x, if `relative`."""
@@ -303,7 +309,7 @@ class LocalTraining:
         self._repeats = len(starts) > 1
         updates = starts.new_empty(len(self.cohort.names), *starts.shape)
         for number, start in enumerate(starts):
-            self.x = start
+            self.x, self._start = start, number
             updates[:, number] = self.models(relative=True)
         return updates
 
@@ -315,6 +321,7 @@ class LocalTraining:
             and not local.momentum
             and local.clip is None
             and local.accumulate == 1
+            and local.private is None
             and self.rule is None
         )
         quadratic = self.penalty is None or isinstance(self.penalty, Quadratic)
@@ -424,7 +431,8 @@ class LocalTraining:
         if optimiser is not None:
             optimiser.restore(self._old_states[client])
         decay = local.weight_decay if optimiser is None else 0.0
-        hooks = self._hooks(client)
+        rows = self._private_rows(client)
+        hooks = self._hooks(client, rows)
         is_plain = (
             optimiser is None
             and local.clip is None
@@ -432,8 +440,12 @@ class LocalTraining:
             and hooks.none
             and moving is None
         )
+        if rows is None:
+            steps = every.of_steps(client)
+        else:
+            steps = ([batch] for batch in rows.steps(every.count(client)))
         try:
-            for step, of_step in enumerate(every.of_steps(client)):
+            for step, of_step in enumerate(steps):
                 if is_plain:
                     workspace.descend(*of_step[0], lr, decay)
                     continue
@@ -503,13 +515,19 @@ class LocalTraining:
                 stacked = torch.stack(cast("list[Tensor]", values))
                 self.cohort.keep(self._prefix + name, stacked)
 
-    def _hooks(self, client: int) -> _Hooks:
+    def _private_rows(self, client: int) -> PrivateRows | None:
+        noise = self.local.private
+        if noise is None:
+            return None
+        return PrivateRows(self.cohort, client, noise, self.purpose, self._start)
+
+    def _hooks(self, client: int, rows: PrivateRows | None) -> _Hooks:
         penalty, correction = self.penalty, self.correction
         if isinstance(penalty, Quadratic):
             anchor = self.x if penalty.anchor is None else penalty.anchor
             penalty = Quadratic(penalty.mu, of_client(anchor, client))
         correction = None if correction is None else of_client(correction, client)
-        return _Hooks(self.cohort, client, penalty, correction, self.rule)
+        return _Hooks(self.cohort, client, penalty, correction, self.rule, rows)
 
     def _check_finite(self, name: str, model: Tensor) -> None:
         # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
@@ -532,11 +550,13 @@ class _Hooks:
     penalty: Penalty | None
     correction: Tensor | None
     rule: GradientRule | None
+    private: PrivateRows | None
 
     @property
     def none(self) -> bool:
         """True if a step is the plain gradient."""
-        return self.penalty is None and self.correction is None and self.rule is None
+        hooks = (self.penalty, self.correction, self.rule, self.private)
+        return all(hook is None for hook in hooks)
 
     def gradient(self, batch: Batch, further: Callable[[int], Batch]) -> Tensor:
         """Return the direction [d] of a step; `further(k)` draws its k-th further batch."""
@@ -569,7 +589,9 @@ class _Hooks:
     def _plain(self, batch: Batch) -> Tensor:
         workspace, penalty = self.cohort.workspace, self.penalty
         inputs, labels = batch
-        if penalty is None or isinstance(penalty, Quadratic):
+        if self.private is not None:
+            grad = self.private.gradient()
+        elif penalty is None or isinstance(penalty, Quadratic):
             grad = workspace.flat_gradient(inputs, labels)
         else:
             grad = workspace.flat_gradient(

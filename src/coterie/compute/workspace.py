@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.base.clients import Client, Clients
@@ -34,7 +36,7 @@ from coterie.base.vector import (
     keeps_statistics,
     unflatten,
 )
-from coterie.compute.kernels import Batched, recognise
+from coterie.compute.kernels import Batched, finite, recognise, shares_within
 from coterie.contract.filters import Veil
 
 logger = logging.getLogger("coterie")
@@ -43,6 +45,8 @@ _STEADY: dict[tuple[object, ...], bool] = {}
 """Answers of `Batched.steady` by what decides them: the runs of an experiment open the same model again and again."""
 _STEADY_HEIGHTS: dict[tuple[object, ...], tuple[int, ...]] = {}
 """Answers of `Workspace.heights`, likewise, for models of which the classes of their modules say all."""
+ROW_GRADIENTS = 1 << 22
+"""Numbers in the gradients of rows that are held at once, where they are summed."""
 HEIGHTS = {1024: 1 << 15, 256: 1 << 18, 64: 1 << 18, 16: ELEMENTS}
 """Rows of a forward pass that evaluates several clients, and the most numbers in them. A client's begin at a multiple of the least."""
 
@@ -92,6 +96,7 @@ class Workspace:
     Attributes:
         veil: hides what one row adds to losses and metrics (set where rows are private).
         fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
+        secret_normal: draws N(0, 1) [count] under a key for some content (set where rows are private); None: noise is simulated.
         generators: what the model can draw from beside the global generators.
         tells_loss: whether `last_loss` is asked for, which kernels do not compute.
         last_loss: mean loss of the batch whose gradient was computed last.
@@ -112,6 +117,7 @@ class Workspace:
         self.veil: Veil | None = None
         self.tells_loss = False
         self.last_loss = torch.tensor(torch.nan)
+        self.secret_normal: Callable[[bytes, int], NDArray[np.float64]] | None = None
         self.channels_last = False
         self.layout = Layout.of(model)
         self.model = copy_model(model).to(self.device)
@@ -600,6 +606,31 @@ class Workspace:
         return torch.stack(
             [self.flat_gradient(take(inputs, row), labels[row]) for row in slices]
         )
+
+    def clipped_sum(
+        self, inputs: Inputs, labels: Tensor, bound: float | None
+    ) -> Tensor:
+        """Sum over rows of their gradients at the loaded model, each scaled to a length of `bound` at most (None: as it is) [d].
+
+        Kernels make no gradient of a row; elsewhere at most `ROW_GRADIENTS` numbers of them are held at once. A row without finite
+        gradient counts 0, where there is a bound.
+        """
+        if self.batched is not None and isinstance(inputs, Tensor):
+            return self.batched.clipped_sum(self.head, inputs, labels, bound)
+        dim = self.layout.dim
+        total = self.x.new_zeros(dim)
+        height = max(1, ROW_GRADIENTS // dim)
+        for low in range(0, len(labels), height):
+            piece = slice(low, low + height)
+            gradients = self.row_gradients(take(inputs, piece), labels[piece])
+            if bound is None:
+                total += gradients.sum(0)
+                continue
+            norms = torch.linalg.vector_norm(gradients, dim=1)
+            if not bool(norms.isfinite().all()):
+                gradients = finite(gradients)
+            total += shares_within(norms, bound) @ gradients
+        return total
 
     def _gradients_by_vmap(self, inputs: Inputs, labels: Tensor) -> Tensor:
         named = dict(self.model.named_parameters())

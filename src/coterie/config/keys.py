@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 from coterie.base.errors import InputError
 from coterie.config.data import KINDS_OF, Split, Tables
 from coterie.config.local import LocalSGD
+from coterie.config.privacy import Privacy
 from coterie.config.registry import (
     ATTACKS,
     CALLBACKS,
@@ -35,6 +36,7 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
     "engine": (ENGINES,),
     "attack": (ATTACKS, Attackers),
     "report": (ReportTable,),
+    "privacy": (Privacy,),
 }
 """Declarations of the keys of each table: classes, and registries for tables with a `name`."""
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from coterie.base.errors import InputError, cut, require
 from coterie.base.identity import code_hash
+from coterie.base.privacy import noise_multiplier
 from coterie.config.registry import SAMPLERS
 from coterie.config.rules import (
     BELOW_ONE,
@@ -142,6 +143,9 @@ def highest_rate(lr: float | Schedule) -> float:
 
 
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
+_ROW_NOISE = Rule(
+    lambda v: isinstance(v, RowNoise), "a table such as { noise_multiplier = 4.0 }"
+)
 OPTIMISERS = (
     "sgd",
     "adam",
@@ -247,6 +251,47 @@ _OPTIMISER = Rule(
 
 @wire_type
 @options
+class RowNoise:
+    """Noise in local training that hides each row: differentially private gradient descent by steps on all rows.
+
+    Each row's gradient is scaled to a length of `clip` at most, and their sum gets normal noise of deviation `noise_multiplier`
+    times `clip`. A step is then an event of mu = 1 / `noise_multiplier`, whatever is done with it. Nothing is sampled, so there is no
+    amplification to claim.
+
+    Source: M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1, with L = N.
+
+    Attributes:
+        noise_multiplier: z >= 0; 0: none, for comparison.
+        clip: C > 0, the largest length of a row's gradient; None: no limit, without noise alone.
+
+    >>> import coterie as ct
+    >>> noise = ct.RowNoise.of_epsilon(8.0, delta=1e-5, steps=60)
+    >>> round(noise.noise_multiplier, 4), noise.clip
+    (4.6494, 1.0)
+    >>> local = ct.LocalSGD(lr=0.5, steps=ct.Steps(1), batch_size=None, private=noise)
+    """
+
+    noise_multiplier: Annotated[float, NOT_NEGATIVE]
+    clip: Annotated[float | None, optional(POSITIVE, "no limit"), InFiles("none")] = 1.0
+
+    def __post_init__(self) -> None:
+        require(
+            self.clip is not None or not self.noise_multiplier,
+            "RowNoise hides a row only behind a bound; give clip, such as 1.0",
+        )
+
+    @classmethod
+    def of_epsilon(
+        cls, epsilon: float, *, delta: float, steps: int, clip: float | None = 1.0
+    ) -> RowNoise:
+        """Return the noise with which so many steps in all are (epsilon, delta)-private; none for infinite epsilon."""
+        if math.isinf(epsilon):
+            return cls(0.0, clip)
+        return cls(noise_multiplier(epsilon, delta, steps), clip)
+
+
+@wire_type
+@options
 class LocalSGD:
     """Settings of local training.
 
@@ -265,6 +310,7 @@ class LocalSGD:
             holds anything else, it begins again. No state is sent.
         sampler: chooses the rows of every step; None: epochs without replacement.
         minimum_batch: the short last batch of an epoch is left out if it has fewer rows; it never leaves out the only one.
+        private: noise that hides each row (`RowNoise`), in steps on all rows; None: there is none.
 
     >>> import coterie as ct, torch
     >>> plain = ct.LocalSGD(optimiser=lambda parameters: torch.optim.RMSprop(parameters, lr=0.01), keep_state=True)
@@ -293,8 +339,14 @@ class LocalSGD:
     keep_state: bool = False
     sampler: Annotated[Any, SAMPLERS] = None
     minimum_batch: Annotated[int, SIZE] = 1
+    private: Annotated[RowNoise | None, optional(_ROW_NOISE)] = None
 
     def __post_init__(self) -> None:
+        private = self.private is not None
+        if private and (self.batch_size is not None or self.sampler is not None):
+            raise InputError(
+                "LocalSGD.private takes steps on all rows; set batch_size = None (all in files), and no sampler"
+            )
         own = isinstance(self.optimiser, OwnOptimiser)
         if not own:
             chosen: Any = _optimiser_name(self.optimiser)
@@ -302,6 +354,10 @@ class LocalSGD:
             if own:
                 chosen = OwnOptimiser.of(self.optimiser)  # type: ignore[arg-type]
             object.__setattr__(self, "optimiser", chosen)
+        if private and (own or self.accumulate > 1):
+            raise InputError(
+                "LocalSGD.private computes one gradient a step; set accumulate = 1 and an optimiser by name"
+            )
         if own and self.weight_decay:
             raise InputError(
                 "LocalSGD.weight_decay belongs to optimisers by name; give your own one its weight decay in its function"

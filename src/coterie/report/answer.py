@@ -24,7 +24,7 @@ def answer_lines(
     At most `LINES` lines with those of `ends` (where the report is): notes on the data give way, then the means over clients, then
     clients.
     """
-    width = max(NARROWEST, width or shutil.get_terminal_size((80, 24)).columns)
+    width = max(NARROWEST, width or width_of_terminal())
     story, crowded = tell(results), len(results.clients) > MANY
     head = wrap(f"{printable(results.title)}: {', '.join(facts(results))}", width)
     head += wrap(f"Predicts {results.predicts}", width) if results.predicts else []
@@ -65,6 +65,11 @@ def answer_lines(
         results, width, LINES - sum(map(len, parts)) - len(remarks) - len(tail) - 3
     )
     return [*_with_gaps([*parts, [*notes, *remarks]]), *tail]
+
+
+def width_of_terminal() -> int:
+    """Return the columns of the terminal, 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def _with_gaps(parts: Sequence[Sequence[str]]) -> list[str]:

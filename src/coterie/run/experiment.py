@@ -15,7 +15,9 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, prefix_errors
 from coterie.base.modules import load_object
+from coterie.base.privacy import check_delta
 from coterie.config.local import LocalSGD
+from coterie.config.privacy import Privacy
 from coterie.config.registry import (
     ATTACKS,
     CALLBACKS,
@@ -42,6 +44,7 @@ from coterie.run.method_tables import (
     settings_of,
     unset_local,
 )
+from coterie.run.private_methods import check_rows_hidden, hide_rows, spent_by
 
 TABLES = (
     "data",
@@ -55,6 +58,7 @@ TABLES = (
     "callbacks",
     "run",
     "report",
+    "privacy",
     "tune",
 )
 
@@ -71,6 +75,7 @@ class Experiment:
         methods: the [[methods]].
         run: the [run] table.
         report: the [report] table.
+        privacy: the [privacy] table; None: rows are not hidden in training.
         tune: the [tune] table: lists of values by METHOD.FIELD or local.FIELD.
         where: the file or command that it comes from, for errors.
         engine: the [engine].
@@ -93,6 +98,7 @@ class Experiment:
     filters: tuple[Filter, ...] = ()
     callbacks: tuple[Callback, ...] = ()
     report: ReportTable = field(default_factory=ReportTable)
+    privacy: Privacy | None = None
     objects: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -145,6 +151,7 @@ class Experiment:
                 f"{where}, [report]",
                 named="report",
             ),
+            privacy=_privacy(tables.get("privacy"), f"{where}, [privacy]"),
             tune=dict(tables.get("tune", {})),
             where=where,
             engine=_value(
@@ -178,6 +185,9 @@ class Experiment:
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters_of(method, experiment.filters)
+            local = getattr(method, "local", None)
+            if isinstance(local, LocalSGD) and local.private is not None:
+                check_rows_hidden(method, entry.label, where)
             if entry.personalise and (entry.name == "local" or method.linear_only):
                 raise InputError(
                     f"{where}, method {entry.label!r}: {entry.name} gives each client a model of its own already; leave out personalise"
@@ -206,6 +216,7 @@ class Experiment:
             },
             "engine": self._table_of(ENGINES, self.engine),
             "report": spell(self.report),
+            "privacy": spell(self.privacy) if self.privacy else {},
             "tune": self.tune,
             "attack": self._attack_table(),
             "filters": [self._table_of(FILTERS, value) for value in self.filters],
@@ -273,7 +284,10 @@ class Experiment:
                 find_method(entry.name), fields, f"{self.where}, method {entry.label!r}"
             )
         check_object(method, Method)
-        return method
+        if self.privacy is None or method.is_reference:
+            return method
+        where = f"{self.where}, method {entry.label!r}"
+        return hide_rows(method, self.privacy, self.run.rounds, where)
 
     def _local_of(self, entry: MethodEntry) -> dict[str, LocalSGD]:
         """The local training of an entry by the name of its parameter; empty for a method that takes none."""
@@ -332,12 +346,26 @@ class Experiment:
             sentences.append(
                 f"replies pass filters before they are sent ({names}), except those of references"
             )
+        if self.privacy is not None:
+            sentences.append(self._privacy_note(self.privacy))
         for entry in self.methods:
             if entry.personalise is not None:
                 sentences.append(
                     f"{entry.label}: validation rows choose how each client tunes its model, so it was not trained on them"
                 )
         return sentences
+
+    def _privacy_note(self, privacy: Privacy) -> str:
+        spent = []
+        for entry in self.methods:
+            method = self.build_method(entry)
+            if not method.is_reference:
+                epsilon = spent_by(method.local, privacy.delta, self.run.rounds)
+                spent.append(f"{epsilon:.3g} for {entry.label}")
+        return (
+            f"rows are hidden in training by noise: epsilon {', '.join(spent)}, at delta {privacy.delta:g}, for one training; seeds "
+            "and folds repeat the experiment and release nothing; scaling of columns, evaluation and choice of settings are not covered"
+        )
 
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""
@@ -384,6 +412,9 @@ class Experiment:
             )
             if self.folds:
                 refuse_split(clients)
+            if self.privacy is not None and not clients.rows_elsewhere:
+                largest = max(clients.sizes("train").values())
+                check_delta(self.privacy.delta, largest, "[privacy] delta")
             return settle_task(clients, self.run.row_loss(clients))
         except InputError as error:
             raise InputError(
@@ -507,6 +538,10 @@ def with_objects(value: Any, objects: Mapping[str, Any]) -> Any:
 def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:
     """Return the object of the Python program that a table names, or None."""
     return objects.get(str(table.get("name"))) if isinstance(table, Mapping) else None
+
+
+def _privacy(table: Any, where: str) -> Privacy | None:
+    return build(Privacy, table, where, named="privacy") if table else None
 
 
 def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:

@@ -36,6 +36,7 @@ from coterie.sites.settings import short
 _NEAR = 4096
 """Bytes of the log before a place by which the index recognises it."""
 _NOTHING = hashlib.sha256().hexdigest()
+_ROUNDING = 1e-9
 INFINITY = "infinity"
 """Infinity in the log, since JSON has no number for it."""
 
@@ -114,11 +115,21 @@ class _Books:
     @property
     def mu(self) -> float:
         """Mu of all that was told about one row."""
+        return math.sqrt(self._total(self.mu_squared))
+
+    def mu_with(self, place: Place, mu: float) -> float:
+        """Return mu of all that was told about one row, and of one more event."""
+        training = f"{place.plan} {place.pair}"
+        by_part = dict(self.mu_squared.get(training, {}))
+        by_part[place.part] = by_part.get(place.part, 0.0) + mu**2
+        return math.sqrt(self._total({**self.mu_squared, training: by_part}))
+
+    def _total(self, mu_squared: Mapping[str, Mapping[str, float]]) -> float:
         total = 0.0
-        for by_part in self.mu_squared.values():
+        for by_part in mu_squared.values():
             parts = [squared for part, squared in by_part.items() if part]
             total += by_part.get("", 0.0) + max(parts, default=0.0)
-        return math.sqrt(total)
+        return total
 
     def spell(self) -> dict[str, Any]:
         """Return all of it as JSON."""
@@ -174,9 +185,13 @@ class Account:
     Args:
         log: the file.
         indexed: whether to begin with the index beside it; without, every line is read.
+
+    Attributes:
+        most_mu: of all that is told, under all plans; an answer with which it would be more does not leave.
     """
 
     def __init__(self, log: Path, *, indexed: bool = True) -> None:
+        self.most_mu = math.inf
         self._log, self._index = Log(log), log.with_name(f"{log.name}.index")
         self._books, self._earlier = _Books(), _Books()
         self._end, self._near = 0, _NOTHING
@@ -229,7 +244,7 @@ class Account:
             told: what the answer tells about all of them.
             budget: as in `reserve`; None: requests are not limited, and so not reserved.
 
-        Raises `RefusedError` if another reply than before exceeds the budget: it must not leave.
+        Raises `RefusedError` if another reply than before exceeds the budget, or `most_mu`: it must not leave.
         """
         with self._locked() as file:
             known = self._books.replies[place]
@@ -249,6 +264,7 @@ class Account:
                 )
             share = len(new) / len(replies)
             mu = math.sqrt(told.mu_squared * share)
+            self._check_mu(place, mu)
             numbers = round(told.numbers * share)
             about = {**_about(place), "outcome": "told", "replies": new}
             # The worker's line about the answer, which is synced before that leaves, takes this one along to the disk.
@@ -256,6 +272,16 @@ class Account:
                 file,
                 {**about, "numbers": numbers, "mu": mu_in_words(mu)},
                 durable=False,
+            )
+
+    def _check_mu(self, place: Place, mu: float) -> None:
+        """Raise `RefusedError` if one more event of this mu is more than the site gives."""
+        total = self._books.mu_with(place, mu)
+        # A plan whose noise was made for just this many events must not lose the last of them to rounding.
+        if total > self.most_mu * (1 + _ROUNDING):
+            raise RefusedError(
+                f"its site gives mu {self.most_mu:.4g} for the life of its log and has told {self._books.mu:.4g}, so this answer, with "
+                f"which that would be {total:.4g}, stays there; a person there may raise [site] epsilon"
             )
 
     def _spend(

@@ -34,7 +34,7 @@ from coterie.sites.comparisons import TOLD, Paired, fits_boosted_at_sites
 from coterie.sites.ledger import Account, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
 from coterie.sites.plan import robustness_note
-from coterie.sites.price import price_in_words
+from coterie.sites.price import check_epsilon, price_in_words
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import (
     left_out,
@@ -63,6 +63,13 @@ def in_words(approved: Approved, settings: SiteSettings, site: str) -> Iterator[
     )
 
 
+def check_what_is_left(approved: Approved, settings: SiteSettings, site: str) -> None:
+    """Raise `RefusedError` if the plan costs more than the site has left of its epsilon."""
+    size = _Size.of(approved, settings, site)
+    told = Account(Path(settings.log)).mu
+    check_epsilon(approved.price(size.module), told, settings, size.rows)
+
+
 def model_of(approved: Approved, settings: SiteSettings, site: str) -> nn.Module:
     """Return the model of a plan on the columns of one site."""
     return _Size.of(approved, settings, site).module
@@ -76,12 +83,14 @@ class _Size:
         module: the model.
         inputs: features.
         classes: classes of the label; 0: numbers.
+        rows: rows of the site.
         beginning: numbers, for each seed.
     """
 
     module: nn.Module
     inputs: int
     classes: int
+    rows: int
     beginning: int
 
     @classmethod
@@ -109,7 +118,7 @@ class _Size:
         module = build_shape(
             experiment.build_model(), (inputs,), 1 if classes in (0, 2) else classes
         )
-        return cls(module, inputs, classes, numbers + FACTS)
+        return cls(module, inputs, classes, len(table), numbers + FACTS)
 
     def numbers(self, declaration: Asks, owner: Any, approved: Approved) -> int:
         """Numbers that one task releases in a round of a run at most."""
@@ -224,7 +233,9 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"released  {account.numbers} numbers so far, under all plans; this plan adds up to {numbers}, {start} of them before the "
         "first round"
     )
-    yield from price_in_words(approved.price(size.module), account.mu)
+    yield from price_in_words(
+        approved.price(size.module), account.mu, settings, size.rows
+    )
     yield (
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import nn
 
+from coterie.base.privacy import epsilon_of, usual_delta
 from coterie.base.vector import Layout
 from coterie.compute.metrics import evaluate
 from coterie.contract.filters import Filter
@@ -33,7 +34,7 @@ from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD
 from coterie.sites.plan import Plan
 from coterie.sites.secret_noise import is_told_behind_noise
-from coterie.sites.settings import SiteSettings
+from coterie.sites.settings import SiteSettings, delta_of_site, most_mu
 
 TOLD_OF_A_COMPARISON = 3
 """Numbers behind noise for each metric of a comparison: that of the method, that of the other, and the error."""
@@ -202,20 +203,43 @@ def price_of(
     return Price(is_secret_plan, updates, updates_squared, numbers, exact)
 
 
-def price_in_words(price: Price, told_so_far: float) -> Iterator[str]:
-    """Say what a plan costs, line by line."""
+def price_in_words(
+    price: Price, told_so_far: float, settings: SiteSettings, rows: int
+) -> Iterator[str]:
+    """Say what a plan costs, and what a site with so many rows has left, line by line."""
+    if settings.epsilon is not None:
+        limit, total = most_mu(settings, rows), math.hypot(told_so_far, price.mu)
+        left = math.sqrt(max(0.0, limit**2 - told_so_far**2))
+        is_enough = "it suffices" if total <= limit else "it does not suffice"
+        yield (
+            f"epsilon   this site gives {settings.epsilon:g} (delta {delta_of_site(settings, rows):.2g}, mu {limit:.3g}) for the life "
+            f"of its log; mu {left:.3g} is left, the plan costs {price.mu:.3g}: {is_enough}"
+        )
     if not price.secret:
         yield "price     mu is infinite: no secret noise hides a row in what is told (largest_layer says what this site takes)"
         return
+    delta = usual_delta(rows)
     yield (
         f"price     {price.updates} updates (mu {math.sqrt(price.updates_squared):.3g}) and {price.numbers} losses, metrics and "
         f"differences (mu {math.sqrt(price.numbers):.3g}) about each row behind noise, over all methods, seeds, folds, rounds and "
-        f"runs: together mu {price.noisy_mu:.3g}"
+        f"runs: together mu {price.noisy_mu:.3g}, which is epsilon {epsilon_of(price.noisy_mu, delta):.3g} at delta {delta:.2g}"
     )
     yield f"          whoever knows all other rows is then {meaning(price.noisy_mu)}, where half is luck"
     if price.exact:
         yield f"          and mu is infinite, since {price.exact} tells something without noise"
     yield f"          told so far, under all plans: mu {told_so_far:.3g}; not in mu: sums, numbers of rows, shares of classes"
+
+
+def check_epsilon(
+    price: Price, told_so_far: float, settings: SiteSettings, rows: int
+) -> None:
+    """Raise `RefusedError` if a plan costs more than a site with so many rows has left of its epsilon."""
+    limit, total = most_mu(settings, rows), math.hypot(told_so_far, price.mu)
+    if total > limit * (1 + 1e-9):
+        raise RefusedError(
+            f"the plan costs mu {price.mu:.3g} and {told_so_far:.3g} is told: together more than the mu {limit:.3g} of this site's "
+            f"epsilon = {settings.epsilon:g}. The operator can take more noise or fewer rounds; this site can raise [site] epsilon"
+        )
 
 
 def check_price(price: Price, rounds: int, settings: SiteSettings) -> None:

@@ -72,7 +72,7 @@ from coterie.sites.price import (
     squared_mu,
 )
 from coterie.sites.secret_noise import KeyedVeil, site_key, under_key
-from coterie.sites.settings import SiteSettings, matches, short
+from coterie.sites.settings import SiteSettings, matches, most_mu, short
 from coterie.sites.tables import (
     TABLE_TASKS,
     Facts,
@@ -229,6 +229,7 @@ class SiteRows:
                 f"it has fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
         moments_fit(len(seeds), rows)
+        self._account.most_mu = most_mu(self.settings, len(table))
         self.table, self.seed = (
             table_withheld(table, self.options, self.settings.minimum_cell),
             seed,

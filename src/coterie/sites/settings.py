@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import read_toml
-from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of
+from coterie.base.privacy import check_delta, mu_of, usual_delta
+from coterie.config.rules import (
+    COUNT,
+    POSITIVE,
+    SIZE,
+    TEXT,
+    Rule,
+    list_of,
+    optional,
+)
 from coterie.config.schema import build, options
 from coterie.contract.task import task_names
 
@@ -33,6 +43,9 @@ class SiteSettings:
             secret noise; in them a dishonest server finds rows, the more the wider the layer. 0 refuses all such plans.
         largest_mu: of a plan with secret noise, the largest mu of all that it tells about a row behind noise: whoever knows all other
             rows is right in Phi(mu / 2) of guesses about one patient (mu 1: 69 of 100, 3: 93, 5: 99).
+        epsilon: what all plans together may tell of a row behind noise, for the life of the log (differential privacy); once that is
+            told, nothing more leaves. None: no limit, and plans with row noise ([privacy]) are refused.
+        delta: of `epsilon`, less than one in the site's rows; None: a tenth of that.
         refuse: names of tasks that the site does not run, such as `target_tasks:target_descent`, although its plan asks them.
         largest_message: megabytes (of 2^20 bytes); a longer message is refused before it is read.
         log: file to which every request is written.
@@ -49,6 +62,10 @@ class SiteSettings:
     largest_message: Annotated[int, SIZE] = 1024
     largest_layer: Annotated[int, COUNT] = 0
     largest_mu: Annotated[float, Rule(POSITIVE.test, "a number > 0")] = 20.0
+    epsilon: Annotated[float | None, optional(POSITIVE, "none")] = None
+    delta: Annotated[float | None, optional(POSITIVE, "a tenth of one in its rows")] = (
+        None
+    )
     refuse: Annotated[tuple[str, ...], _TASKS] = ()
     log: Annotated[str, Rule(TEXT.test, "the path of a file")] = "asks.jsonl"
 
@@ -74,6 +91,20 @@ def read_settings(path: Path) -> SiteSettings:
         data=str(path.parent / settings.data),
         log=str(path.parent / settings.log),
     )
+
+
+def delta_of_site(settings: SiteSettings, rows: int) -> float:
+    """Return the delta of a site with so many rows. Raises `InputError` where it would let one of them be told outright."""
+    delta = usual_delta(rows) if settings.delta is None else settings.delta
+    check_delta(delta, rows, "[site] delta")
+    return delta
+
+
+def most_mu(settings: SiteSettings, rows: int) -> float:
+    """Return the mu that a site with so many rows gives for the life of its log; infinity where no epsilon is set."""
+    if settings.epsilon is None:
+        return math.inf
+    return mu_of(settings.epsilon, delta_of_site(settings, rows))
 
 
 def short(task: str) -> str:

@@ -1,0 +1,106 @@
+"""Steps on all rows of a client whose sum of clipped row gradients has noise: differentially private local training.
+
+M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1, with lots of all rows: nothing is sampled, so a step
+is a plain Gaussian event, of mu = 1 / noise_multiplier.
+
+The sum plus noise is rounded to a grid before anything else is made of it. Low bits of a float tell which numbers were added
+(I. Mironov, "On Significance of the Least Significant Bits for Differential Privacy", CCS 2012); what follows is arithmetic on
+the grid's points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, require
+from coterie.compute.cohort_rows import Batch, CohortRows
+from coterie.compute.workspace import Workspace
+from coterie.config.local import RowNoise
+
+FINENESS = 10
+"""The grid has a step of sigma / 2^FINENESS at most: rounding adds less than 1e-7 to the variance."""
+
+
+def to_grid(values: Tensor, sigma: float) -> Tensor:
+    """Return float64 values rounded to multiples of the power of two below sigma / 2^FINENESS, all of which a float holds exactly.
+
+    >>> to_grid(torch.tensor([1.0004], dtype=torch.float64), 1.0).item()
+    1.0
+    """
+    step = 2.0 ** (math.floor(math.log2(sigma)) - FINENESS)
+    return (values / step).round_().mul_(step)
+
+
+class PrivateRows:
+    """All training rows of a client, and the noisy mean of their clipped gradients.
+
+    Args:
+        cohort: The clients.
+        client: Position of the client.
+        noise: Bound and noise.
+        purpose: Names of the random stream of this training.
+    """
+
+    def __init__(
+        self, cohort: CohortRows, client: int, noise: RowNoise, *purpose: str | int
+    ) -> None:
+        self._cohort, self._noise = cohort, noise
+        # Where noise is simulated, its stream is public and hides nothing.
+        stream = cohort.rng(client, "row noise").child(*purpose)
+        self._simulated = stream.generator()
+        numbers = np.arange(cohort.size(client), dtype=np.int64)
+        cohort.require_enough(client, numbers)
+        self._batch = cohort.training_rows(client, numbers)
+
+    def steps(self, count: int) -> Iterator[Batch]:
+        """Yield the rows once for each step."""
+        for _ in range(count):
+            self._cohort.spent["row_gradients"] += len(self._batch[1])
+            yield self._batch
+
+    def gradient(self) -> Tensor:
+        """Return the noisy mean of the clipped gradients at the loaded model [d]."""
+        noise, workspace = self._noise, self._cohort.workspace
+        total = workspace.clipped_sum(*self._batch, noise.clip).double()
+        if noise.noise_multiplier and noise.clip is not None:
+            sigma = noise.noise_multiplier * noise.clip
+            total = to_grid(total + sigma * self._normal(total), sigma)
+        return (total / len(self._batch[1])).to(workspace.layout.dtype)
+
+    def _normal(self, total: Tensor) -> Tensor:
+        """N(0, 1) [d]; under a key it follows from all that the step says, so that the same is told again with the same noise."""
+        workspace, count = self._cohort.workspace, len(total)
+        if workspace.secret_normal is None:
+            normal = torch.randn(count, generator=self._simulated, dtype=torch.float64)
+            return normal.to(total.device)
+        settings = repr((self._noise, len(self._batch[1]), workspace.layout)).encode()
+        vectors = [vector.cpu().numpy().tobytes() for vector in (workspace.x, total)]
+        secret = workspace.secret_normal(b"".join([settings, *vectors]), count)
+        return torch.from_numpy(secret).to(total.device)
+
+
+def check_private(workspace: Workspace, *, augments: bool, hooks: bool) -> None:
+    """Raise `InputError` where the steps of a training are not sums over single rows.
+
+    Args:
+        workspace: Model and loss.
+        augments: Whether a transform changes the rows of a step.
+        hooks: Whether a step is more than a gradient of rows, a quadratic penalty and a correction.
+    """
+    require(
+        not workspace.batch_norm and not workspace.layout.buffers,
+        "LocalSGD.private takes no model with batch norm or other buffers, in which a row leaves its mark; use group norm",
+    )
+    require(
+        not workspace.random,
+        "LocalSGD.private takes no model that draws random numbers in training; leave out dropout",
+    )
+    if augments or hooks:
+        raise InputError(
+            "LocalSGD.private takes plain steps on all rows: no transform, sampler, gradient rule or penalty of your own; use fedavg"
+        )

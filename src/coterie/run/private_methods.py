@@ -1,0 +1,72 @@
+"""Which methods train behind row noise: those whose clients tell nothing of their rows but sums of clipped gradients with noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, cast
+
+from coterie.base.errors import InputError
+from coterie.base.privacy import epsilon_of
+from coterie.config.local import LocalSGD
+from coterie.config.privacy import Privacy
+from coterie.contract.requests import declarations
+
+ROW_SUMS = (
+    "coterie.compute.tasks:local_update",
+    "coterie.compute.tasks:own_update",
+    "coterie.compute.tasks:local_updates",
+    "coterie.algorithms.fedprox:proximal_update",
+)
+"""Tasks whose update follows from steps of local training alone; beside it they tell how many rows there are, which is public."""
+
+
+def noisy_local(local: LocalSGD, privacy: Privacy, rounds: int) -> LocalSGD:
+    """Return local training in steps on all rows behind the noise of so many rounds."""
+    if local.sampler is not None:
+        raise InputError(
+            "[privacy] takes steps on all rows, and a sampler chooses among them; leave out [local] sampler"
+        )
+    noise = privacy.row_noise(max(1, rounds * local.steps.count))
+    return replace(local, batch_size=None, private=noise)
+
+
+def hide_rows(method: Any, privacy: Privacy, rounds: int, where: str) -> Any:
+    """Return the same method, whose local training hides each row. Raises `InputError` for one that has no local training."""
+    local = getattr(method, "local", None)
+    if not (is_dataclass(method) and isinstance(local, LocalSGD)):
+        raise InputError(
+            f"{where}: it has no local training that [privacy] could hide rows in; take fedavg, or leave out [privacy]"
+        )
+    noisy = noisy_local(local, privacy, rounds)
+    if local.private is None:
+        changed: dict[str, Any] = {"local": noisy}
+        return replace(cast("Any", method), **changed)
+    if local.private != noisy.private and privacy.epsilon != math.inf:
+        raise InputError(
+            f"{where}: its private = ... is other noise than that of [privacy]; leave out one of them"
+        )
+    return method
+
+
+def spent_by(local: LocalSGD, delta: float, rounds: int) -> float:
+    """Return the epsilon of a training of so many rounds; infinity without noise."""
+    if local.private is None or not local.private.noise_multiplier:
+        return math.inf
+    steps = max(1, rounds * local.steps.count)
+    return epsilon_of(math.sqrt(steps) / local.private.noise_multiplier, delta)
+
+
+def check_rows_hidden(method: Any, label: str, where: str) -> None:
+    """Raise `InputError` for a method that tells more of rows than sums behind row noise."""
+    if method.is_reference:
+        return
+    told: Mapping[str, Any] = declarations(method)
+    other = next((name for name in told if name not in ROW_SUMS), None)
+    if other is not None:
+        short = other.rpartition(".")[2]
+        raise InputError(
+            f"{where}, method {label!r}: {short} tells more of rows than sums behind noise, and [privacy] hides those alone; take "
+            "fedavg, or leave out [privacy]"
+        )
