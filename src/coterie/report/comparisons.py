@@ -77,13 +77,12 @@ class Comparisons:
         fewest = self.outcomes.rarest(self.results.against or "", client)
         if fewest is not None:
             return fewest
-        share = self.results.constant(client, "majority")
-        share = share[np.isfinite(share)]
-        return (
-            round((1 - float(share.max())) * self.results.size(client))
-            if share.size
-            else 0
-        )
+        largest = self.results.constant(client, "majority")
+        known = largest[np.isfinite(largest)]
+        if not known.size:
+            return 0
+        # All other classes together hold what the largest leaves: the rarest has no more.
+        return round((1 - float(known.max())) * self.results.size(client))
 
     def decides(self, client: str, metric: str) -> bool:
         """Return True if this metric may decide for this client."""
@@ -101,17 +100,10 @@ class Comparisons:
     def deciding(self, client: str | None) -> tuple[str, ...]:
         """The metrics that decide: AUC and log-loss, in regression the RMSE (without one, the loss)."""
         metrics = self.results.metrics
-        if not self.results.classification:
-            return (
-                ("rmse",)
-                if "rmse" in metrics
-                else ("loss",)
-                if "loss" in metrics
-                else ()
-            )
-        return tuple(
-            m for m in ("auc", "loss") if m in metrics and self._among(client, m)
-        )
+        if self.results.classification:
+            candidates = [m for m in ("auc", "loss") if m in metrics]
+            return tuple(m for m in candidates if self._among(client, m))
+        return tuple(m for m in ("rmse", "loss") if m in metrics)[:1]
 
     @property
     def telling(self) -> str:
@@ -126,8 +118,11 @@ class Comparisons:
     @cache_answers
     def small(self, client: str) -> bool:
         """Return True for a client with too few test rows, in all or of a class, for a word of its own."""
+        tested: float | None
         tested = self.outcomes.test_rows(self.results.against or "", client)
-        if (self.results.size(client) if tested is None else tested) < FEWEST_ROWS:
+        if tested is None:
+            tested = self.results.size(client)
+        if tested < FEWEST_ROWS:
             return True
         return self.results.classification and self.rarest(client) < FEWEST_CASES
 
@@ -166,11 +161,11 @@ class Comparisons:
         against = rival or self.results.baseline
         if against is None:
             return None
-        of_tables = (
-            self._gain(method, against, client, metric, seeds)
-            for seeds in self.results.tables
-        )
-        gains = [gain for gain in of_tables if gain is not None]
+        gains = []
+        for seeds in self.results.tables:
+            of_table = self._gain(method, against, client, metric, seeds)
+            if of_table is not None:
+                gains.append(of_table)
         return combine(gains) if gains else None
 
     def _gain(
@@ -185,25 +180,29 @@ class Comparisons:
         fewest = 1 if self.folds else FEWEST_SEEDS
         if self._repeats(method, client, seeds_of_table) < fewest:
             return None
-        sign = 1 if self.results.higher_is_better(metric) else -1
         row_metric = "mse" if metric == "rmse" else metric
         saved = self.outcomes.gain(method, rival, client, row_metric, seeds_of_table)
-        between, mean = 0.0, math.nan
-        if not self.folds:
-            gaps = self._gaps(method, rival, client, metric, seeds_of_table)
-            if gaps.size < 2:
-                return None
-            over = over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
-            mean, between = float(gaps.mean()), 0.0 if over is None else over.error
+        site_numbers = None
+        if saved is None:
+            site_numbers = self.outcomes.of_site(client, method, rival, row_metric)
         if saved is not None:
-            saved_mean, error, rows = saved
-            mean = sign * saved_mean if self.folds else mean
-            return Gain(mean, math.inf if error is None else error.error, rows, between)
-        site_numbers = self.outcomes.of_site(client, method, rival, row_metric)
-        if site_numbers is None:
+            mean_over_rows, row_error, rows = saved
+            error = math.inf if row_error is None else row_error.error
+        elif site_numbers is not None:
+            mean_over_rows, rows = site_numbers.gap, site_numbers.tested
+            error = site_numbers.error
+        else:
             return None
-        mean = sign * site_numbers.gap if self.folds else mean
-        return Gain(mean, site_numbers.error, site_numbers.tested, between)
+        if self.folds:
+            # Each row is tested once a seed: the mean over rows is the gain, and seeds share all rows.
+            sign = 1 if self.results.higher_is_better(metric) else -1
+            return Gain(sign * mean_over_rows, error, rows, 0.0)
+        gaps = self._gaps(method, rival, client, metric, seeds_of_table)
+        if gaps.size < 2:
+            return None
+        over = over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
+        between = 0.0 if over is None else over.error
+        return Gain(float(gaps.mean()), error, rows, between)
 
     def _gaps(
         self,
@@ -220,12 +219,13 @@ class Comparisons:
             return sign * self.outcomes.gaps(
                 method, rival, client, row_metric, seeds_of_table
             )
-        scale = self.label_variance if metric == "rmse" else 1.0
-        power = 2 if metric == "rmse" else 1
-        scores, rival_scores = (
-            self._values(m, client, metric, seeds_of_table) for m in (method, rival)
-        )
-        gaps = sign * (scores**power - rival_scores**power) / scale
+        scores = self._values(method, client, metric, seeds_of_table)
+        rival_scores = self._values(rival, client, metric, seeds_of_table)
+        if metric == "rmse":
+            # Squared errors add up over rows, roots do not: the gain is one in squared error.
+            gaps = sign * (scores**2 - rival_scores**2) / self.label_variance
+        else:
+            gaps = sign * (scores - rival_scores)
         return np.asarray(gaps[np.isfinite(gaps)], dtype=float)
 
     @cache_answers
@@ -238,11 +238,8 @@ class Comparisons:
         """
         if not self.enough_seeds:
             return {}
-        large = [
-            c
-            for c in self.results.clients
-            if not self.small(c) and self.decides(c, metric)
-        ]
+        clients = self.results.clients
+        large = [c for c in clients if not self.small(c) and self.decides(c, metric)]
         gains = self._bounded_gains(large, method, metric, rival)
         evidence = self._share(gains, moderate_errors(list(gains.values())), metric)
         if metric == self.gain_metric:
@@ -299,10 +296,10 @@ class Comparisons:
         metric = self.gain_metric
         gain = self.gain(method, client, metric, rival)
         if gain is None:
-            of_both = [self.gain(m, client, metric) for m in (method, rival)]
-            if None in of_both:
+            one = self.gain(method, client, metric)
+            two = self.gain(rival, client, metric)
+            if one is None or two is None:
                 return 0.0
-            one, two = (g for g in of_both if g is not None)
             error = one.error + two.error
             gain = Gain(one.estimate - two.estimate, error, min(one.rows, two.rows))
         return gain.chance if 0 < gain.error < math.inf else 0.0
@@ -318,18 +315,16 @@ class Comparisons:
 
         Of several labels it is the mean over labels, as their loss is.
         """
-        if (
-            metric != "loss"
-            or not self.results.classification
-            or own_loss(self.results.experiment)
-        ):
+        results = self.results
+        is_log_loss = results.classification and not own_loss(results.experiment)
+        if metric != "loss" or not is_log_loss:
             return self.smallest
         of_labels = self.label_counts(client)
         if of_labels:
             effects = [smallest_effect(pair, self.smallest) for pair in of_labels]
             return sum(effects) / len(effects)
         counts = self.class_counts(client)
-        return self.smallest if not counts else smallest_effect(counts, self.smallest)
+        return smallest_effect(counts, self.smallest) if counts else self.smallest
 
     def class_counts(self, client: str) -> Sequence[float]:
         """Test rows of each class at a client; of all clients together where its site withholds them; empty if not known."""
@@ -341,122 +336,113 @@ class Comparisons:
 
     def _class_counts(self, client: str) -> Sequence[float]:
         label = self.results.against or ""
-        classes = len(self.results.label().get("classes") or ())
         counts = self.outcomes.class_counts(label, client, self._classes)
         if counts:
             return counts
-        tested, rarest = (
-            self.outcomes.test_rows(label, client),
-            self.outcomes.rarest(label, client),
-        )
         # Of two classes a site tells the rarer one; of more that says too little.
-        return (tested - rarest, rarest) if tested and rarest and classes == 2 else ()
+        tested = self.outcomes.test_rows(label, client)
+        rarest = self.outcomes.rarest(label, client)
+        has_two_classes = len(self.results.label().get("classes") or ()) == 2
+        if not has_two_classes or not tested or not rarest:
+            return ()
+        return (tested - rarest, rarest)
 
     @cached_property
     def _classes(self) -> int:
         """How many classes the labels of all test rows have."""
         label = self.results.against or ""
-        highest = [
-            int(rows.labels.max())
-            for client in self.results.clients
-            for rows in self.outcomes.rows(label, client).values()
-            if rows.classes and rows.labels is not None and len(rows.labels)
-        ]
-        return max(2, 1 + max(highest, default=1))
+        highest = 1
+        for client in self.results.clients:
+            for rows in self.outcomes.rows(label, client).values():
+                if rows.classes and rows.labels is not None and len(rows.labels):
+                    highest = max(highest, int(rows.labels.max()))
+        return 1 + highest
 
     @cached_property
     def group(self) -> tuple[str, ...]:
         """The small clients, if they are enough to be judged; else empty."""
-        members = [
-            c
-            for c in self.results.clients
-            if self.small(c) and self.results.size(c) > 0
-        ]
-        rows = sum(self.results.size(c) for c in members)
+        sizes = {c: self.results.size(c) for c in self.results.clients}
+        members = [c for c, size in sizes.items() if size > 0 and self.small(c)]
+        rows = sum(sizes[c] for c in members)
+        if len(members) < FEWEST_SMALL or rows < FEWEST_ROWS:
+            return ()
         cases = sum(self.rarest(c) for c in members)
-        is_large = len(members) >= FEWEST_SMALL and rows >= FEWEST_ROWS
-        has_cases = not self.results.classification or cases >= FEWEST_CASES
-        return tuple(members) if is_large and has_cases else ()
+        if self.results.classification and cases < FEWEST_CASES:
+            return ()
+        return tuple(members)
 
     @cache_answers
     def family(self, client: str | None) -> Family:
         """Every federated method against training alone in every deciding metric."""
         base = self.results.baseline
-        differences = {
-            (method, metric): self._difference_of(method, base, client, metric)
-            for method in self.results.federated
-            for metric in self.deciding(client)
-            if base is not None
-        }
-        return {
-            key: d._replace(strength=self._strength(*key, client))
-            for key, d in differences.items()
-            if d is not None
-        }
+        if base is None:
+            return {}
+        family = {}
+        for method in self.results.federated:
+            for metric in self.deciding(client):
+                difference = self._difference_of(method, base, client, metric)
+                if difference is not None:
+                    strength = self._strength(method, metric, client)
+                    family[method, metric] = difference._replace(strength=strength)
+        return family
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Every comparison that decides, as a row with its interval and strength; the client of means over clients is None."""
-        return [
-            {
-                "client": client,
-                "method": method,
-                "metric": metric,
-                **difference._asdict(),
-            }
-            for client in (*self.results.clients, None)
-            for (method, metric), difference in self.family(client).items()
-        ]
+        rows: list[dict[str, Any]] = []
+        for client in (*self.results.clients, None):
+            for (method, metric), difference in self.family(client).items():
+                key = {"client": client, "method": method, "metric": metric}
+                rows.append({**key, **difference._asdict()})
+        return rows
 
     def _strength(self, method: str, metric: str, client: str | None) -> Strength:
-        statement = (
-            self._of_mean(method, metric)
-            if client is None
-            else self.statement(method, client, metric)
-        )
+        if client is None:
+            statement = self._state_mean(method, metric)
+        else:
+            statement = self.statement(method, client, metric)
         return "no verdict" if statement is None else STRENGTHS[statement.word]
 
-    def _of_mean(self, method: str, metric: str) -> Statement | None:
+    def _state_mean(self, method: str, metric: str) -> Statement | None:
         """Return the statement about the mean over clients, by its own error: nothing is borrowed for it."""
-        gains = [self.gain(method, c, metric) for c in self._among(None, metric)]
-        finite = [g for g in gains if g is not None and math.isfinite(g.error)]
-        if not finite or len(finite) < len(gains) or not self.enough_seeds:
+        if not self.enough_seeds:
             return None
-        mean = float(np.mean([g.estimate for g in finite]))
-        spread = math.sqrt(sum(g.spread**2 for g in finite)) / len(finite)
-        mean_gain = Gain(mean, spread / INFLATION, sum(g.rows for g in finite))
+        clients = self._among(None, metric)
+        gains = []
+        for client in clients:
+            gain = self.gain(method, client, metric)
+            # A mean over the others would be about other clients.
+            if gain is None or not math.isfinite(gain.error):
+                return None
+            gains.append(gain)
+        if not gains:
+            return None
+        mean = float(np.mean([g.estimate for g in gains]))
+        spread = math.sqrt(sum(g.spread**2 for g in gains)) / len(gains)
+        mean_gain = Gain(mean, spread / INFLATION, sum(g.rows for g in gains))
         normal = Mixture(np.ones(1), np.array([mean]), np.array([spread**2]))
-        margins = [self.smallest_at(c, metric) for c in self._among(None, metric)]
+        margins = [self.smallest_at(c, metric) for c in clients]
         return state(mean_gain, normal, float(np.mean(margins)))
 
     def _repeats(self, method: str, client: str, seeds: Sequence[int]) -> int:
-        rows = [
-            set(self.results.cells.get((m, client, self.results.split), {}))
-            for m in self._both(method)
-        ]
-        return len(set.intersection({*seeds}, *rows))
-
-    def _both(self, method: str) -> tuple[str, ...]:
-        return (method, self.results.baseline or method)
+        """How many of `seeds` have a result of both `method` and training alone."""
+        common = set(seeds)
+        for label in (method, self.results.baseline or method):
+            cell = (label, client, self.results.split)
+            common &= set(self.results.cells.get(cell, {}))
+        return len(common)
 
     @cached_property
     def label_variance(self) -> float:
         """Variance of the labels of all test rows, or of the rows of which the recipe was made; 1 if neither is known."""
-        rows_by_seed = [
-            self.outcomes.rows(self.results.against or "", c)
-            for c in self.results.clients
-        ]
-        labels = [
-            rows.labels
-            for seeds in rows_by_seed
-            for rows in seeds.values()
-            if rows.labels is not None
-        ]
-        variance = (
-            float(np.concatenate(labels).var())
-            if labels
-            else float(self.results.label().get("scale", 1.0)) ** 2
-        )
+        labels = []
+        for client in self.results.clients:
+            by_seed = self.outcomes.rows(self.results.against or "", client)
+            labels += [r.labels for r in by_seed.values() if r.labels is not None]
+        if labels:
+            variance = float(np.concatenate(labels).var())
+        else:
+            variance = float(self.results.label().get("scale", 1.0)) ** 2
         return variance or 1.0
 
     def difference(
@@ -471,13 +457,10 @@ class Comparisons:
 
     def score(self, method: str, client: str, metric: str) -> Difference | None:
         """A metric itself, as a difference to nothing: its mean over seeds, and the interval over seeds and rows."""
-        influences = [
-            rows.influence(metric)
-            for rows in self.outcomes.rows(method, client).values()
-        ]
-        return self.score_of(
-            client, metric, self._values(method, client, metric), influences
-        )
+        by_seed = self.outcomes.rows(method, client)
+        influences = [rows.influence(metric) for rows in by_seed.values()]
+        values = self._values(method, client, metric)
+        return self.score_of(client, metric, values, influences)
 
     def score_of(
         self,
@@ -487,22 +470,19 @@ class Comparisons:
         influences: Sequence[Influence | None],
     ) -> Difference | None:
         """The same of `values`, one per seed, and of what the rows of each seed add to their error; no metric leaves its bounds."""
-        higher = self.results.higher_is_better(metric)
-        rows = own_error(influences)
         score = compare_pairs(
             values,
             np.zeros(len(values)),
             self._ratio(client),
-            rows,
-            higher_is_better=higher,
+            own_error(influences),
+            higher_is_better=self.results.higher_is_better(metric),
         )
         if score is None or score.low is None or score.high is None:
             return score
+        # The loss has the bounds of its name: a loss of the user's own has none.
+        name = self.results.metric_name(metric) if metric == "loss" else metric
         bounds = {**BOUNDS, "log-loss": (0.0, math.inf)}
-        low, high = bounds.get(
-            self.results.metric_name(metric) if metric == "loss" else metric,
-            (-math.inf, math.inf),
-        )
+        low, high = bounds.get(name, (-math.inf, math.inf))
         return score._replace(low=max(low, score.low), high=min(high, score.high))
 
     def against_constant(self, method: str, client: str) -> Difference | None:
@@ -526,10 +506,10 @@ class Comparisons:
         if own_loss(self.results.experiment):
             return self._unknown
         rows = self.outcomes.rows(self.results.against or "", client)
-        from_rows = [
-            float(rows[s].constant.mean()) if s in rows else math.nan
-            for s in self.results.seeds
-        ]
+        from_rows = self._unknown
+        for i, seed in enumerate(self.results.seeds):
+            if seed in rows:
+                from_rows[i] = float(rows[seed].constant.mean())
         from_summary = self.results.constant(client, "majority_loss")
         return np.where(np.isfinite(from_summary), from_summary, from_rows)
 
@@ -539,24 +519,22 @@ class Comparisons:
         largest class, or the shares or the mean of the client's own training rows. NaN where that is not known.
         """
         if client is None:
-            names, columns = zip(
-                *(self.trivial(c, metric) for c in self.results.clients), strict=True
-            )
-            table = np.stack(columns)
+            by_client = [self.trivial(c, metric) for c in self.results.clients]
+            table = np.stack([scores for _, scores in by_client])
             finite = np.isfinite(table)
+            # A seed without any score divides 0 by 0: NaN, not known.
             with np.errstate(invalid="ignore", divide="ignore"):
-                return names[0], np.where(finite, table, 0).sum(axis=0) / finite.sum(
-                    axis=0
-                )
-        if self.results.classification:
-            if metric == "accuracy":
-                return "largest class", self.results.constant(client, "majority")
-            return "training shares", self.constant(
-                client
-            ) if metric == "loss" else self._unknown
-        return "training mean", self.constant(
-            client
-        ) if metric == "loss" else self._trivial_errors(client, metric)
+                mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
+            return by_client[0][0], mean
+        if not self.results.classification:
+            if metric == "loss":
+                return "training mean", self.constant(client)
+            return "training mean", self._trivial_errors(client, metric)
+        if metric == "accuracy":
+            return "largest class", self.results.constant(client, "majority")
+        if metric == "loss":
+            return "training shares", self.constant(client)
+        return "training shares", self._unknown
 
     @property
     def _unknown(self) -> Vector:
@@ -565,50 +543,44 @@ class Comparisons:
     def _trivial_errors(self, client: str, metric: str) -> Vector:
         """MAE or RMSE of the training mean in the label's unit; what is saved are squares of the standardised label."""
         scores = self._unknown
+        if metric not in ("mae", "rmse"):
+            return scores
         rows = self.outcomes.rows(self.results.against or "", client)
         for i, seed in enumerate(self.results.seeds):
-            if seed in rows and metric in ("mae", "rmse"):
-                squares = rows[seed].constant
-                error = (
-                    np.sqrt(squares).mean()
-                    if metric == "mae"
-                    else math.sqrt(squares.mean())
-                )
-                scores[i] = self.results.label(seed).get("scale", 1.0) * error
+            if seed not in rows:
+                continue
+            squares = rows[seed].constant
+            if metric == "mae":
+                error = np.sqrt(squares).mean()
+            else:
+                error = math.sqrt(squares.mean())
+            scores[i] = self.results.label(seed).get("scale", 1.0) * error
         return scores
 
     def _difference_of(
         self, method: str, rival: str, client: str | None, metric: str
     ) -> Difference | None:
-        higher, by_table = self.results.higher_is_better(metric), []
+        by_table = []
         for seeds in self.results.tables:
-            rows = (
-                self._row_error(method, rival, client, metric, seeds)
-                if self._decisive(metric)
-                else None
+            error = None
+            if self._decisive(metric):
+                error = self._row_error(method, rival, client, metric, seeds)
+            difference = compare_pairs(
+                self._values(method, client, metric, seeds),
+                self._values(rival, client, metric, seeds),
+                self._ratio(client, seeds),
+                self._inflate(error),
+                higher_is_better=self.results.higher_is_better(metric),
             )
-            scores, rival_scores = (
-                self._values(m, client, metric, seeds) for m in (method, rival)
-            )
-            ratio = self._ratio(client, seeds)
-            by_table.append(
-                compare_pairs(
-                    scores,
-                    rival_scores,
-                    ratio,
-                    self._inflate(rows),
-                    higher_is_better=higher,
-                )
-            )
-        return weigh([difference for difference in by_table if difference is not None])
+            if difference is not None:
+                by_table.append(difference)
+        return weigh(by_table)
 
     def _inflate(self, error: RowError | None) -> RowError | None:
         """The error over rows as the rule reckons with it: with folds the models that are compared share rows that they trained on."""
-        return (
-            RowError(INFLATION * error.error, error.freedom)
-            if error is not None and self.folds
-            else error
-        )
+        if error is None or not self.folds:
+            return error
+        return RowError(INFLATION * error.error, error.freedom)
 
     def _decisive(self, metric: str) -> bool:
         return metric in ("auc", "loss", "rmse")
@@ -617,19 +589,25 @@ class Comparisons:
         self, method: str, client: str | None, metric: str, seeds: Sequence[int] = ()
     ) -> Vector:
         """One value per seed, of all or of `seeds`; the mean AUC is one over the clients for whom it decides."""
-        among = self._among(None, metric) if client is None and metric == "auc" else ()
+        among: Sequence[str] = ()
+        if client is None and metric == "auc":
+            among = self._among(None, metric)
         if among:
-            values = np.stack(
-                [self.results.values(method, c, metric) for c in among]
-            ).mean(axis=0)
+            of_clients = [self.results.values(method, c, metric) for c in among]
+            values = np.stack(of_clients).mean(axis=0)
         else:
             values = self.results.values(method, client, metric)
-        chosen = (
-            values[np.isin(self.results.seeds, seeds)]
-            if seeds and seeds != self.results.seeds
-            else values
-        )
-        return np.asarray(chosen, dtype=float)
+        if seeds:
+            values = values[np.isin(self.results.seeds, seeds)]
+        return np.asarray(values, dtype=float)
+
+    @property
+    def _has_fixed_test_rows(self) -> bool:
+        """Whether the experiment says that every seed tests the same rows."""
+        split = self.results.experiment.get("split")
+        if not isinstance(split, dict):
+            return False
+        return split.get("seed") is not None or split.get("test", "own") != "own"
 
     def _ratio(self, client: str | None, seeds: Sequence[int] = ()) -> float | None:
         """Test rows over training rows; 0 where all seeds have the same test rows, or draw them from a test set of their own; None
@@ -637,20 +615,17 @@ class Comparisons:
         """
         if self.folds:
             return None
-        split, method = self.results.experiment.get("split"), self.results.against or ""
-        fixed = isinstance(split, dict) and (
-            split.get("seed") is not None or split.get("test", "own") != "own"
-        )
-        names = self.results.clients if client is None else (client,)
-        if fixed or all(self.outcomes.same_rows(method, c, seeds) for c in names):
+        if self._has_fixed_test_rows:
             return 0.0
-        n_train, n_test = (
-            self.results.size(client, "n_train"),
-            self.results.size(client),
-        )
-        return (
-            n_test / n_train if math.isfinite(n_test) and n_train > 0 else 1.0
-        )  # unknown: cautiously
+        method = self.results.against or ""
+        names = self.results.clients if client is None else (client,)
+        if all(self.outcomes.same_rows(method, c, seeds) for c in names):
+            return 0.0
+        n_train = self.results.size(client, "n_train")
+        n_test = self.results.size(client)
+        if not math.isfinite(n_test) or not n_train > 0:
+            return 1.0  # not known: the cautious end
+        return n_test / n_train
 
     def _row_error(
         self,
@@ -661,12 +636,10 @@ class Comparisons:
         seeds: Sequence[int] = (),
     ) -> RowError | None:
         if client is None:
-            return over_clients(
-                [
-                    self._row_error(method, rival, c, metric, seeds)
-                    for c in self._among(None, metric)
-                ]
-            )
+            errors = []
+            for name in self._among(None, metric):
+                errors.append(self._row_error(method, rival, name, metric, seeds))
+            return over_clients(errors)
         error = self.outcomes.error(method, rival, client, metric, seeds)
         return error or self._site_error(method, rival, client, metric)
 
@@ -678,8 +651,6 @@ class Comparisons:
         if site_numbers is None:
             return None
         fewest = self.rarest(client) if metric == "auc" else site_numbers.tested
-        return (
-            RowError(site_numbers.error, fewest - 1, site_numbers.p)
-            if fewest > 1
-            else None
-        )
+        if fewest <= 1:
+            return None
+        return RowError(site_numbers.error, fewest - 1, site_numbers.p)

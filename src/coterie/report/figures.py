@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from coterie.report.groups import order_of
 from coterie.report.history import Curve, Vector
 from coterie.report.operating import GRID, Reliability, Roc, reliability, roc
 from coterie.report.results import Results
+from coterie.report.series import Weights
+from coterie.report.statistics import Difference
 from coterie.report.text import printable
 
 DOTS = 12
@@ -31,20 +33,10 @@ def data(results: Results, tested: Sequence[str] = ()) -> dict[str, Any]:
         "other": results.against and printable(results.against),
         "decides": results.comparisons.telling,
         "methods": _methods(results),
-        "metrics": [
-            {
-                "key": m,
-                "name": results.metric_name(m),
-                "title": results.metric_title(m),
-                "sign": 1 if results.higher_is_better(m) else -1,
-            }
-            for m in results.metrics
-        ],
+        "metrics": [_describe_metric(results, m) for m in results.metrics],
         "points": {m: _points(results, m) for m in results.metrics},
         "gaps": {m: _gaps(results, m) for m in results.metrics},
-        "curves": {
-            m: panels for m in results.metrics if (panels := _curves(results, m))
-        },
+        "curves": _curves_by_metric(results),
         "weights": _weights(results),
         "tests": _tests(results, tested),
     }
@@ -59,25 +51,36 @@ def spread_evenly(length: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, length - 1, min(length, most))})
 
 
+def _describe_metric(results: Results, metric: str) -> dict[str, Any]:
+    return {
+        "key": metric,
+        "name": results.metric_name(metric),
+        "title": results.metric_title(metric),
+        "sign": 1 if results.higher_is_better(metric) else -1,
+    }
+
+
 def _methods(results: Results) -> list[dict[str, Any]]:
     """Label and colour of each method: 0 and 1 are the greys of `local` and of references."""
     free = 2
     entries = []
     for method in results.methods:
-        colour = (
-            0
-            if method == results.baseline
-            else 1
-            if method in results.references
-            else free
-        )
-        free += colour == free
+        if method == results.baseline:
+            colour = 0
+        elif method in results.references:
+            colour = 1
+        else:
+            colour = free
+            free += 1
         entries.append({"label": printable(method), "colour": colour})
     return entries
 
 
 def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+    # NaN and infinity are no JSON: the script of the page draws None as a gap.
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.5g}")
 
 
 def _numbers(values: Sequence[float] | Vector) -> list[float | None]:
@@ -87,7 +90,9 @@ def _numbers(values: Sequence[float] | Vector) -> list[float | None]:
 def _clients(results: Results, metric: str) -> list[str | None]:
     """The clients of a dot plot, and None for the mean over all."""
     shown: list[str | None] = list(results.extremes(metric, DOTS))
-    return [*shown, None] if len(results.clients) > 1 else shown
+    if len(results.clients) > 1:
+        shown.append(None)
+    return shown
 
 
 def _name(results: Results, client: str | None) -> str:
@@ -99,27 +104,39 @@ def _points(results: Results, metric: str) -> dict[str, Any]:
     clients = _clients(results, metric)
     rows = []
     for method in results.methods:
-        by_client = [results.values(method, c, metric) for c in clients]
-        finite = [v[np.isfinite(v)] for v in by_client]
-        means = [float(v.mean()) if v.size else math.nan for v in finite]
-        spreads = [float(v.std(ddof=1)) if v.size > 1 else math.nan for v in finite]
+        means, spreads = [], []
+        for client in clients:
+            values = results.values(method, client, metric)
+            finite = values[np.isfinite(values)]
+            means.append(_mean(finite))
+            # One value has no spread: numpy would warn and say NaN.
+            spreads.append(float(finite.std(ddof=1)) if finite.size > 1 else math.nan)
         rows.append({"mean": _numbers(means), "std": _numbers(spreads)})
-    named = [results.comparisons.trivial(c, metric) for c in clients]
-    name, constants = named[0][0], [scores for _, scores in named]
-    values = _numbers(
-        [
-            float(v[np.isfinite(v)].mean()) if np.isfinite(v).any() else math.nan
-            for v in constants
-        ]
-    )
-    constant = (
-        {"name": name, "values": values} if any(v is not None for v in values) else None
-    )
     return {
         "clients": [_name(results, c) for c in clients],
         "rows": rows,
-        "constant": constant,
+        "constant": _constant(results, clients, metric),
     }
+
+
+def _constant(
+    results: Results, clients: Sequence[str | None], metric: str
+) -> dict[str, Any] | None:
+    """The name of the prediction without a model, and its score at each client; None where no client has one."""
+    name = ""
+    means = []
+    for client in clients:
+        name, scores = results.comparisons.trivial(client, metric)
+        means.append(_mean(scores[np.isfinite(scores)]))
+    values = _numbers(means)
+    if all(v is None for v in values):
+        return None
+    return {"name": name, "values": values}
+
+
+def _mean(finite: Vector) -> float:
+    """The mean of values; NaN of none, without numpy's warning."""
+    return float(finite.mean()) if finite.size else math.nan
 
 
 def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
@@ -130,61 +147,74 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
     clients = _clients(results, metric)
     rows: list[dict[str, Any] | None] = []
     for method in results.methods:
+        if method == rival:
+            rows.append(None)
+            continue
         differences = [results.difference(method, rival, c, metric) for c in clients]
-        row = {
-            "mean": [_number(d.mean) if d else None for d in differences],
-            "low": [_number(d.low) if d else None for d in differences],
-            "high": [_number(d.high) if d else None for d in differences],
-            "verdict": [d.words if d else None for d in differences],
-            "shown": [
-                d.sign if d and d.strength == "shown" else 0 for d in differences
-            ],
-        }
-        rows.append(row if method != rival else None)
-    judged = sum(
-        results.comparisons.decides(c, metric) for c in results.clients
-    )  # the mean is over them, if there are any
+        rows.append(_gap_row(differences))
+    # The mean is over the clients for whom the metric decides, if there are any.
+    judged = sum(results.comparisons.decides(c, metric) for c in results.clients)
     mean = f"mean of {judged}" if 0 < judged < len(results.clients) else MEAN
-    return {
-        "clients": [mean if c is None else results.names[c] for c in clients],
-        "rows": rows,
+    names = [mean if c is None else results.names[c] for c in clients]
+    return {"clients": names, "rows": rows}
+
+
+def _gap_row(differences: Sequence[Difference | None]) -> dict[str, list[Any]]:
+    """The differences of one method by what is drawn of them: lists in the order of the clients."""
+    row: dict[str, list[Any]] = {
+        key: [] for key in ("mean", "low", "high", "verdict", "shown")
     }
+    for difference in differences:
+        if difference is None:
+            mean, low, high, words, shown = None, None, None, None, 0
+        else:
+            mean, low, high = difference.mean, difference.low, difference.high
+            words = difference.words
+            shown = difference.sign if difference.strength == "shown" else 0
+        row["mean"].append(_number(mean))
+        row["low"].append(_number(low))
+        row["high"].append(_number(high))
+        row["verdict"].append(words)
+        row["shown"].append(shown)
+    return row
+
+
+def _curves_by_metric(results: Results) -> dict[str, list[dict[str, Any]]]:
+    """The panels of each metric of which the history holds curves."""
+    by_metric = {}
+    for metric in results.metrics:
+        panels = _curves(results, metric)
+        if panels:
+            by_metric[metric] = panels
+    return by_metric
 
 
 def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
     """One panel per client: mean and spread over seeds by round."""
-    shown = results.extremes(metric, PANELS)
     panels = []
     if len(results.clients) > 1:
-        having = [
-            results.history.clients_with(m, results.split, metric)
-            for m in results.methods
-        ]
-        with_curve = len(set(results.clients) & set[str]().union(*having))
-        mean = f"mean of {with_curve}" if with_curve < len(results.clients) else MEAN
+        with_curve: set[str] = set()
+        for method in results.methods:
+            with_curve |= results.history.clients_with(method, results.split, metric)
+        judged = len(with_curve & set(results.clients))
+        mean = f"mean of {judged}" if judged < len(results.clients) else MEAN
+        curves = [_mean_curve(results, m, metric) for m in results.methods]
+        panels.append({"client": mean, "rows": [_curve(c) for c in curves]})
+    for client in results.extremes(metric, PANELS):
+        curves = [results.curve(m, client, metric) for m in results.methods]
         panels.append(
-            {
-                "client": mean,
-                "rows": [
-                    _curve(_mean_curve(results, m, metric)) for m in results.methods
-                ],
-            }
+            {"client": results.names[client], "rows": [_curve(c) for c in curves]}
         )
-    panels += [
-        {
-            "client": results.names[c],
-            "rows": [_curve(results.curve(m, c, metric)) for m in results.methods],
-        }
-        for c in shown
-    ]
-    return panels if any(any(panel["rows"]) for panel in panels) else []
+    is_drawn = any(any(panel["rows"]) for panel in panels)
+    return panels if is_drawn else []
 
 
 def _mean_curve(results: Results, method: str, metric: str) -> Curve | None:
     """The mean over clients, where all of them have the same rounds and seeds."""
     by_client = [results.curve(method, c, metric) for c in results.clients]
     curves = [c for c in by_client if c is not None]
-    if not curves or any(c.values.shape != curves[0].values.shape for c in curves):
+    shapes = {c.values.shape for c in curves}
+    if len(shapes) != 1:
         return None
     return Curve(curves[0].rounds, np.mean([c.values for c in curves], axis=0))
 
@@ -195,14 +225,13 @@ def _curve(curve: Curve | None) -> dict[str, Any] | None:
     places = spread_evenly(len(curve.rounds), POINTS)
     finite = np.isfinite(curve.values)
     count = finite.sum(axis=0)
+    # A round without a finite value divides 0 by 0: NaN, which is drawn as a gap.
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.where(finite, curve.values, 0).sum(axis=0) / count
-        spread = np.sqrt(
-            np.where(finite, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1)
-        )
-    rounds = [int(curve.rounds[i]) for i in places]
+        squares = np.where(finite, (curve.values - mean) ** 2, 0)
+        spread = np.sqrt(squares.sum(axis=0) / (count - 1))
     return {
-        "rounds": rounds,
+        "rounds": [int(curve.rounds[i]) for i in places],
         "mean": _numbers(mean[places]),
         "std": _numbers(spread[places]),
     }
@@ -210,23 +239,24 @@ def _curve(curve: Curve | None) -> dict[str, Any] | None:
 
 def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
     """ROC and reliability by client and method, decision curves, and the method that speaks, which is shown first."""
+    outcomes = results.comparisons.outcomes
     panels = []
     for client in clients:
-        tested = [results.comparisons.outcomes.rows(m, client) for m in results.methods]
-        curves, bins = (
-            [roc(rows) for rows in tested],
-            [reliability(rows) for rows in tested],
-        )
-        if any(bins):
-            share = results.comparisons.outcomes.positive(results.against or "", client)
-            everybody = [PER * treat_all(share or 0.0, t) for t in CURVE]
-            curves_of_client = {
-                "roc": [_columns(curve) for curve in curves],
+        tested = [outcomes.rows(m, client) for m in results.methods]
+        bins = [reliability(rows) for rows in tested]
+        if not any(bins):
+            continue
+        share = outcomes.positive(results.against or "", client) or 0.0
+        everybody = [PER * treat_all(share, t) for t in CURVE]
+        panels.append(
+            {
+                "client": results.names[client],
+                "roc": [_columns(roc(rows)) for rows in tested],
                 "bins": [_columns(curve) for curve in bins],
                 "benefit": [_benefit(results, m, client) for m in results.methods],
                 "all": _numbers(np.array(everybody)),
             }
-            panels.append({"client": results.names[client], **curves_of_client})
+        )
     primary = results.primary
     shown = 0 if primary is None else results.methods.index(primary)
     risks = _numbers(CURVE)
@@ -243,60 +273,73 @@ def _columns(
 ) -> dict[str, list[float | None] | None] | None:
     if curve is None:
         return None
-    return {
-        k: None if v is None else [_number(round(float(x), 4)) for x in v]
-        for k, v in curve._asdict().items()
-    }
+    columns: dict[str, list[float | None] | None] = {}
+    for name, values in curve._asdict().items():
+        if values is None:
+            columns[name] = None
+        else:
+            columns[name] = [_number(round(float(x), 4)) for x in values]
+    return columns
 
 
 def _weights(results: Results) -> list[dict[str, Any]]:
     """Draw who helps whom, per method that weighs: by round, and the mean over the second half of the rounds."""
+    if results.metrics:
+        shown = set(results.extremes(results.metrics[0], TARGETS))
+    else:
+        shown = set(results.clients)
     entries = []
-    shown = (
-        set(results.extremes(results.metrics[0], TARGETS))
-        if results.metrics
-        else set(results.clients)
-    )
     for method, weights in results.weights.items():
         if results.algorithms[method] == "local" or method in results.references:
             continue
-        targets = [
-            i
-            for i, t in enumerate(weights.targets)
-            if t == "*" or t in shown or t not in results.names
-        ]
-        clients = [
-            i
-            for i, c in enumerate(weights.clients)
-            if c in shown or c not in results.names
-        ]
-        if [weights.targets[i] for i in targets] == [
-            weights.clients[i] for i in clients
-        ]:  # friends beside each other
-            order = order_of(weights.late()[np.ix_(targets, clients)])
-            targets, clients = [targets[i] for i in order], [clients[i] for i in order]
-        places = spread_evenly(len(weights.rounds), FRAMES)
-        frames = weights.values[np.ix_(places, targets, clients)]
-        late_weights = weights.late()[np.ix_(targets, clients)]
-        names = {"*": "one model for all", **results.names}
-        entries.append(
-            {
-                "method": printable(method),
-                "targets": [
-                    names.get(weights.targets[i], printable(weights.targets[i]))
-                    for i in targets
-                ],
-                "clients": [
-                    names.get(weights.clients[i], printable(weights.clients[i]))
-                    for i in clients
-                ],
-                "rounds": [int(weights.rounds[i]) for i in places],
-                "frames": [
-                    [[round(float(w), 4) for w in row] for row in frame]
-                    for frame in frames
-                ],
-                "late": [[round(float(w), 4) for w in row] for row in late_weights],
-                "omitted": len(weights.clients) - len(clients),
-            }
-        )
+        entries.append(_weights_of(results, method, weights, shown))
     return entries
+
+
+def _weights_of(
+    results: Results, method: str, weights: Weights, shown: Collection[str]
+) -> dict[str, Any]:
+    """The weights of one method between the clients `shown`, and between those that the summary does not name."""
+    # "*" is the target of a method with one model for all.
+    kept_targets = {"*", *shown}
+    targets, clients = [], []
+    for position, name in enumerate(weights.targets):
+        if name in kept_targets or name not in results.names:
+            targets.append(position)
+    for position, name in enumerate(weights.clients):
+        if name in shown or name not in results.names:
+            clients.append(position)
+    target_names = [weights.targets[i] for i in targets]
+    client_names = [weights.clients[i] for i in clients]
+    if target_names == client_names:
+        # A square table: friends stand next to each other.
+        order = order_of(weights.late()[np.ix_(targets, clients)])
+        targets = [targets[i] for i in order]
+        clients = [clients[i] for i in order]
+
+    rounds = spread_evenly(len(weights.rounds), FRAMES)
+    frames = weights.values[np.ix_(rounds, targets, clients)]
+    late_weights = weights.late()[np.ix_(targets, clients)]
+    return {
+        "method": printable(method),
+        "targets": [_partner(results, weights.targets[i]) for i in targets],
+        "clients": [_partner(results, weights.clients[i]) for i in clients],
+        "rounds": [int(weights.rounds[i]) for i in rounds],
+        "frames": [_rounded(frame) for frame in frames],
+        "late": _rounded(late_weights),
+        "omitted": len(weights.clients) - len(clients),
+    }
+
+
+def _partner(results: Results, name: str) -> str:
+    if name == "*":
+        return "one model for all"
+    return results.names.get(name, printable(name))
+
+
+def _rounded(matrix: Vector) -> list[list[float]]:
+    """Rows of a table [targets, clients] with four decimals."""
+    rows = []
+    for row in matrix:
+        rows.append([round(float(weight), 4) for weight in row])
+    return rows

@@ -80,28 +80,28 @@ def grid(
     """The table of one metric: `clients` (default: all), then rows about all of them; methods, then the baseline."""
     shown = results.clients if clients is None else clients
     heading, scores = results.comparisons.trivial(None, metric)
-    constant = bool(np.isfinite(scores).any())
-    rows = [(results.names[c], client_row(results, c, metric, constant)) for c in shown]
-    summary = len(rows)
+    has_constant = bool(np.isfinite(scores).any())
+    labels = [results.names[c] for c in shown]
+    cells = [client_row(results, c, metric, has_constant) for c in shown]
+    summary = len(labels)
     if len(results.clients) > 1:
-        rows.append(
-            (
-                "mean of all" if len(shown) < len(results.clients) else "mean",
-                client_row(results, None, metric, constant),
-            )
-        )
+        labels.append("mean of all" if len(shown) < len(results.clients) else "mean")
+        cells.append(client_row(results, None, metric, has_constant))
     if len(results.clients) > MANY:
-        rows += _standing(results, metric, constant)
+        for label, row in _standing(results, metric):
+            labels.append(label)
+            cells.append(row)
     if cost and results.cost_unit:
-        rows.append(
-            (BUDGET, (*budget(results), *([Cell(note="")] if constant else [])))
-        )
-    columns = (
-        *(printable(m) for m in results.methods),
-        *([heading] if constant else []),
+        labels.append(BUDGET)
+        cells.append(budget(results))
+    columns = [printable(m) for m in results.methods]
+    if has_constant:
+        columns.append(heading)
+    # The prediction without a model has no place among the clients and costs nothing: its cells are empty there.
+    full = [row + (Cell(note=""),) * (len(columns) - len(row)) for row in cells]
+    return Grid(
+        _title(results, metric), tuple(labels), tuple(columns), tuple(full), summary
     )
-    labels, cells = zip(*rows, strict=True)
-    return Grid(_title(results, metric), tuple(labels), columns, tuple(cells), summary)
 
 
 def client_row(
@@ -113,10 +113,11 @@ def client_row(
     choices = [sign * c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
     size = results.magnitude.get(metric)
     top = number(sign * max(choices), size) if len(choices) > 1 else None
-    marked = [
-        c._replace(best=not c.quiet and number(c.mean, size) == top, size=size)
-        for c in cells
-    ]
+    marked = []
+    for cell in cells:
+        # Cells that print as the best one share its mark.
+        is_best = not cell.quiet and number(cell.mean, size) == top
+        marked.append(cell._replace(best=is_best, size=size))
     if not constant:
         return tuple(marked)
     trivial = _spread(results.comparisons.trivial(client, metric)[1], quiet=True)
@@ -124,95 +125,67 @@ def client_row(
 
 
 def _cell(results: Results, method: str, client: str | None, metric: str) -> Cell:
-    cell = _spread(
-        results.values(method, client, metric), quiet=method in results.references
-    )
+    is_reference = method in results.references
+    cell = _spread(results.values(method, client, metric), quiet=is_reference)
     base = results.baseline
-    difference = (
-        results.difference(method, base, client, metric)
-        if base and base != method
-        else None
-    )
-    return cell._replace(
-        mark=difference.sign
-        if difference is not None and difference.strength == "shown"
-        else 0
-    )
+    if base is None or method == base:
+        return cell
+    difference = results.difference(method, base, client, metric)
+    if difference is None or difference.strength != "shown":
+        return cell
+    return cell._replace(mark=difference.sign)
 
 
 def _spread(values: Vector, *, quiet: bool) -> Cell:
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Cell(quiet=quiet)
-    return Cell(
-        float(finite.mean()),
-        float(finite.std(ddof=1)) if finite.size > 1 else math.nan,
-        quiet=quiet,
-    )
+    spread = float(finite.std(ddof=1)) if finite.size > 1 else math.nan
+    return Cell(float(finite.mean()), spread, quiet=quiet)
 
 
-def _standing(
-    results: Results, metric: str, constant: bool
-) -> list[tuple[str, tuple[Cell, ...]]]:
+def _standing(results: Results, metric: str) -> list[tuple[str, tuple[Cell, ...]]]:
     """With many clients: the worst of them, and how many a method is shown to help and harm."""
-    worst, tail = (
-        (min if results.higher_is_better(metric) else max),
-        (Cell(note=""),) * constant,
-    )
+    worst = min if results.higher_is_better(metric) else max
+    size = results.magnitude.get(metric)
     ends = []
     for method in results.methods:
-        means = [
-            v
-            for v in (results.mean(method, c, metric) for c in results.clients)
-            if math.isfinite(v)
-        ]
-        worst_mean = worst(means) if means else math.nan
-        ends.append(
-            Cell(
-                worst_mean,
-                quiet=method in results.references,
-                size=results.magnitude.get(metric),
-            )
-        )
-    rows = [("worst client", (*ends, *tail))]
+        means = [results.mean(method, c, metric) for c in results.clients]
+        worst_mean = worst(filter(math.isfinite, means), default=math.nan)
+        is_reference = method in results.references
+        ends.append(Cell(worst_mean, quiet=is_reference, size=size))
+    rows = [("worst client", tuple(ends))]
     base = results.baseline
     if base is None:
         return rows
     for label, sign in (("better", 1), ("worse", -1)):
         tally = []
         for method in results.methods:
-            differences = (
-                [results.difference(method, base, c, metric) for c in results.clients]
-                if base != method
-                else []
-            )
-            hits = sum(
-                d is not None and d.strength == "shown" and d.sign == sign
-                for d in differences
-            )
-            tally.append(
-                Cell(
-                    note=f"{hits} of {len(results.clients)}" if differences else MISSING
-                )
-            )
-        rows.append((label, (*tally, *tail)))
+            if method == base:
+                tally.append(Cell(note=MISSING))
+                continue
+            hits = 0
+            for client in results.clients:
+                difference = results.difference(method, base, client, metric)
+                if difference is not None and difference.strength == "shown":
+                    hits += difference.sign == sign
+            tally.append(Cell(note=f"{hits} of {len(results.clients)}"))
+        rows.append((label, tuple(tally)))
     return rows
 
 
 def budget(results: Results) -> tuple[Cell, ...]:
     """Row gradients of each method as a multiple of `cost_unit`."""
     unit = results.cost(results.cost_unit or "")
-    shares = [results.cost(m) / unit for m in results.methods]
-    return tuple(
-        Cell(note=f"× {s:.2f}" if math.isfinite(s) else MISSING) for s in shares
-    )
+    cells = []
+    for method in results.methods:
+        share = results.cost(method) / unit
+        cells.append(Cell(note=f"× {share:.2f}" if math.isfinite(share) else MISSING))
+    return tuple(cells)
 
 
 def _title(results: Results, metric: str) -> str:
     direction = "higher" if results.higher_is_better(metric) else "lower"
-    repeats = (
-        f"mean ± std over {len(results.seeds)} seeds"
-        if len(results.seeds) > 1
-        else "one seed"
-    )
+    seeds = len(results.seeds)
+    repeats = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     return f"{results.metric_title(metric)} on {results.split} rows ({direction} is better; {repeats})"

@@ -46,17 +46,12 @@ class Told(NamedTuple):
 def paired_rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of `paired.json`; none where rows are here, and `outcomes/` says more."""
     path = folder / PAIRED
-    texts, numbers = (
-        ("client", "method", "other", "metric"),
-        ("error", "p", "gap", "value"),
-    )
-    kinds = {
-        **dict.fromkeys(texts, str),
-        **dict.fromkeys(numbers, float),
-        "tested": int,
-        "rarest": int,
-    }
-    return json_rows(path, kinds) if path.is_file() else []
+    if not path.is_file():
+        return []
+    texts = dict.fromkeys(("client", "method", "other", "metric"), str)
+    numbers = dict.fromkeys(("error", "p", "gap", "value"), float)
+    counts = dict.fromkeys(("tested", "rarest"), int)
+    return json_rows(path, {**texts, **numbers, **counts})
 
 
 @dataclass(frozen=True)
@@ -83,20 +78,22 @@ class Outcomes:
     @cached_property
     def from_sites(self) -> dict[tuple[str, str, str, str], Told]:
         """Return what sites have told of differences between two methods, by client, method, other and metric."""
-        return {
-            (row["client"], row["method"], row["other"], row["metric"]): Told(
-                **{k: row[k] for k in Told._fields}
-            )
-            for row in paired_rows(self.folder)
-        }
+        by_comparison = {}
+        for row in paired_rows(self.folder):
+            key = (row["client"], row["method"], row["other"], row["metric"])
+            by_comparison[key] = Told(*(row[name] for name in Told._fields))
+        return by_comparison
 
     def of_site(self, client: str, method: str, rival: str, metric: str) -> Told | None:
         """Return what the client's site has told of `method` minus `rival`, in whichever order it compares them."""
         as_compared = self.from_sites.get((client, method, rival, metric))
+        if as_compared is not None:
+            return as_compared
         turned = self.from_sites.get((client, rival, method, metric))
-        return as_compared or (
-            None if turned is None else turned._replace(gap=-turned.gap, value=math.nan)
-        )
+        if turned is None:
+            return None
+        # A site tells the metric of the first of the two alone.
+        return turned._replace(gap=-turned.gap, value=math.nan)
 
     @cached_property
     def _counts(self) -> dict[str, Told]:
@@ -105,62 +102,54 @@ class Outcomes:
     @cache_answers
     def of(self, method: str, seed: int) -> dict[str, Rows]:
         """The rows of each client; empty where nothing was saved (rows at institutions stay there, see `site_errors`)."""
-        folds: dict[str, list[Rows]] = {}
+        by_client: dict[str, list[Rows]] = {}
         for fold, path, clients in self._files.get((method, seed), ()):
             for client, rows in self._load(path, clients).items():
-                folds.setdefault(client, []).append(
-                    rows._replace(folds=np.full(len(rows.loss), int(fold or 0)))
-                )
-        return {client: join_folds(rows) for client, rows in folds.items()}
+                folds = np.full(len(rows.loss), int(fold or 0))
+                by_client.setdefault(client, []).append(rows._replace(folds=folds))
+        return {client: join_folds(parts) for client, parts in by_client.items()}
 
     def _load(self, path: Path, clients: Sequence[str]) -> dict[str, Rows]:
         with open_tensors(path, "numpy") as (file, _):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
-            spans = zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True)
-            by_client = {}
-            chosen = tensors.get("thresholds", np.full(len(clients), math.nan))
-            for client, (low, high), threshold in zip(
-                clients, spans, chosen, strict=True
-            ):
-                numbers, loss, constant = (
-                    tensors[key][low:high]
-                    for key in ("numbers", "loss", "constant_loss")
-                )
-                labels, outputs, patients, boosted, marks = (
-                    tensors[k][low:high] if k in tensors else None
-                    for k in ("labels", "outputs", "patients", "boosted_loss", "marks")
-                )
-                by_client[client] = Rows(
-                    numbers,
-                    loss,
-                    constant,
-                    labels,
-                    outputs,
-                    float(threshold),
-                    patients=patients,
-                    boosted=boosted,
-                    marks=marks,
-                )
-            return by_client
+        offsets = tensors.pop("offsets")
+        thresholds = tensors.pop("thresholds", np.full(len(clients), math.nan))
+        by_client = {}
+        places = zip(clients, offsets[:-1], offsets[1:], thresholds, strict=True)
+        for client, low, high, threshold in places:
+            own = {name: tensor[low:high] for name, tensor in tensors.items()}
+            by_client[client] = Rows(
+                own["numbers"],
+                own["loss"],
+                own["constant_loss"],
+                own.get("labels"),
+                own.get("outputs"),
+                float(threshold),
+                patients=own.get("patients"),
+                boosted=own.get("boosted_loss"),
+                marks=own.get("marks"),
+            )
+        return by_client
 
     def rows(
         self, method: str, client: str, seeds: Sequence[int] = ()
     ) -> dict[int, Rows]:
         """The rows of one client by seed; of all seeds, or of `seeds`."""
-        by_seed = {
-            seed: self.of(method, seed).get(client)
-            for seed in seeds or itertools.chain(*self.tables)
-        }
-        return {seed: rows for seed, rows in by_seed.items() if rows is not None}
+        found = {}
+        for seed in seeds or itertools.chain(*self.tables):
+            rows = self.of(method, seed).get(client)
+            if rows is not None:
+                found[seed] = rows
+        return found
 
     def same_rows(self, method: str, client: str, seeds: Sequence[int] = ()) -> bool:
         """Return True if all seeds, or all of `seeds`, have the same test rows of this client."""
-        numbers = [
-            np.sort(rows.numbers) for rows in self.rows(method, client, seeds).values()
-        ]
-        return len(numbers) > 1 and all(
-            np.array_equal(numbers[0], other) for other in numbers[1:]
-        )
+        by_seed = self.rows(method, client, seeds).values()
+        numbers = [np.sort(rows.numbers) for rows in by_seed]
+        # One seed alone does not tell whether another would draw the same rows.
+        if len(numbers) < 2:
+            return False
+        return all(np.array_equal(numbers[0], other) for other in numbers[1:])
 
     def test_rows(self, method: str, client: str) -> int | None:
         """Test rows (patients, where one has several) in the seed that has fewest; None where it is not known."""
@@ -193,12 +182,10 @@ class Outcomes:
 
     def positive(self, method: str, client: str) -> float | None:
         """The share of a client's test rows that are of class 1 of two, mean over seeds; None where it is not known."""
-        rows = self.rows(method, client).values()
-        shares = [
-            float((tested.labels == 1).mean())
-            for tested in rows
-            if tested.labels is not None and tested.risks is not None
-        ]
+        shares = []
+        for rows in self.rows(method, client).values():
+            if rows.labels is not None and rows.risks is not None:
+                shares.append(float((rows.labels == 1).mean()))
         return sum(shares) / len(shares) if shares else None
 
     @cache_answers
@@ -214,22 +201,11 @@ class Outcomes:
         pairs = self._pairs(method, rival, client, metric, seeds)
         if not pairs:
             return None
-        rows = count_distinct(
-            np.concatenate([influence.numbers for influence, _ in pairs])
-        )
-        mean = float(
-            np.mean(
-                [influence.metric - of_rival.metric for influence, of_rival in pairs]
-            )
-        )
-        return (
-            mean,
-            row_error(
-                [influence for influence, _ in pairs],
-                [of_rival for _, of_rival in pairs],
-            ),
-            rows,
-        )
+        own = [influence for influence, _ in pairs]
+        of_rival = [influence for _, influence in pairs]
+        gaps = [one.metric - two.metric for one, two in pairs]
+        rows = count_distinct(np.concatenate([influence.numbers for influence in own]))
+        return float(np.mean(gaps)), row_error(own, of_rival), rows
 
     def error(
         self,
@@ -288,33 +264,29 @@ class Outcomes:
         for (name, _, other, metric), told in self.from_sites.items():
             if (name, other, metric) == (client, BOOSTED, "loss"):
                 return told.value - told.gap
-        losses = [
-            float(rows.boosted.mean())
-            for rows in self.rows(self.boosted_with, client).values()
-            if rows.boosted is not None
-        ]
+        losses = []
+        for rows in self.rows(self.boosted_with, client).values():
+            if rows.boosted is not None:
+                losses.append(float(rows.boosted.mean()))
         return sum(losses) / len(losses) if losses else math.nan
 
     def class_counts(self, method: str, client: str, classes: int) -> list[float]:
         """Test rows of each class at a client, mean over seeds; empty unless labels are classes."""
-        counts = [
-            np.bincount(rows.labels[rows.labels >= 0], minlength=classes)
-            for rows in self.rows(method, client).values()
-            if rows.classes and rows.labels is not None and len(rows.labels)
-        ]
+        counts = []
+        for rows in self.rows(method, client).values():
+            if rows.classes and rows.labels is not None and len(rows.labels):
+                known = rows.labels[rows.labels >= 0]
+                counts.append(np.bincount(known, minlength=classes))
         return [float(c) for c in np.mean(counts, axis=0)] if counts else []
 
     def label_counts(self, method: str, client: str) -> list[tuple[float, float]]:
         """Test rows without and with each of several labels, mean over seeds; empty unless rows have several."""
-        marks = [
-            rows.marks
-            for rows in self.rows(method, client).values()
-            if rows.marks is not None
-        ]
-        if not marks:
+        by_seed = self.rows(method, client).values()
+        tables = [rows.marks for rows in by_seed if rows.marks is not None]
+        if not tables:
             return []
-        present = np.mean([table.sum(axis=0) for table in marks], axis=0)
-        total = float(np.mean([len(table) for table in marks]))
+        present = np.mean([table.sum(axis=0) for table in tables], axis=0)
+        total = float(np.mean([len(table) for table in tables]))
         return [(total - float(count), float(count)) for count in present]
 
 
@@ -329,32 +301,36 @@ def site_test_rows(
     """
     if any(row["split"] == "test" for row in rows):
         return []
-    values: dict[tuple[str, str], dict[str, Any]] = {}
+    by_model: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def add(row: dict[str, Any], method: str, metric: str, value: float) -> None:
+        first = {"split": "test", "n": row["tested"]}
+        metrics = by_model.setdefault((row["client"], method), first)
+        # The squared error is there for the gain in RMSE; summaries have no such column.
+        if metric != "mse":
+            metrics.setdefault(metric, value)
+
     for row in paired:
-        rival_metric = "majority_loss" if row["other"] == CONSTANT else row["metric"]
-        rival = row["method"] if row["other"] == CONSTANT else row["other"]
-        for method, metric, value in (
-            (row["method"], row["metric"], row["value"]),
-            (rival, rival_metric, row["value"] - row["gap"]),
-        ):
-            metrics = values.setdefault(
-                (row["client"], method), {"split": "test", "n": row["tested"]}
-            )
-            if metric != "mse":
-                metrics.setdefault(metric, value)
-    return [
-        {k: v for k, v in row.items() if k in SUMMARY and k != "majority"}
-        | values[row["client"], row["method"]]
-        for row in rows
-        if row["split"] == "train" and (row["client"], row["method"]) in values
-    ]
+        add(row, row["method"], row["metric"], row["value"])
+        rival_value = row["value"] - row["gap"]
+        if row["other"] == CONSTANT:
+            add(row, row["method"], "majority_loss", rival_value)
+        else:
+            add(row, row["other"], row["metric"], rival_value)
+
+    kept = [key for key in SUMMARY if key != "majority"]
+    test_rows = []
+    for row in rows:
+        metrics = by_model.get((row["client"], row["method"]))
+        if row["split"] == "train" and metrics is not None:
+            test_rows.append({k: v for k, v in row.items() if k in kept} | metrics)
+    return test_rows
 
 
 def own_error(influences: Sequence[Influence | None]) -> RowError | None:
     """The standard error over rows of the mean over seeds of a metric itself; None if a seed's is not known."""
     finite = [influence for influence in influences if influence is not None]
-    zeros = [
-        influence._replace(values=np.zeros_like(influence.values))
-        for influence in finite
-    ]
-    return row_error(finite, zeros) if len(finite) == len(influences) else None
+    if len(finite) < len(influences):
+        return None
+    zeros = [one._replace(values=np.zeros_like(one.values)) for one in finite]
+    return row_error(finite, zeros)

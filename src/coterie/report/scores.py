@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 
@@ -98,35 +100,25 @@ class Scores:
             raise InputError(
                 f"there is no run directory {str(folder)!r}; `coterie compare` writes one"
             )
-        long = (folder / LONG_HISTORY).is_file()
-        missing = [
-            f
-            for f in FILES
-            if not (folder / f).is_file() and not (long and f == "history.csv")
-        ]
+        missing = [f for f in FILES if not (folder / f).is_file()]
+        if "history.csv" in missing and (folder / LONG_HISTORY).is_file():
+            missing.remove("history.csv")
         if missing:
             raise InputError(
                 f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
             )
         require_readable(folder)
-        rows = summary_rows(folder / "summary.json")
-        if not bool(rows):
+        summary = summary_rows(folder / "summary.json")
+        if not summary:
             raise InputError(
                 f"{folder / 'summary.json'} holds no results yet; finish the run with --resume"
             )
         experiment = read_toml(folder / "experiment.toml")
-        rows = [row for row in rows if row["fold"] != ALL]
-        cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
-        joined = over_folds(rows)
-        for row in (*joined, *site_test_rows(joined, paired_rows(folder))):
-            cells.setdefault((row["method"], row["client"], row["split"]), {})[
-                row["seed"]
-            ] = row
-        algorithms = {
-            row["method"]: str(row.get("algorithm", row["method"])) for row in rows
-        }
-        report = experiment.get("report")
-        report = report if isinstance(report, dict) else {}
+        rows = [row for row in summary if row["fold"] != ALL]
+        algorithms = {}
+        for row in rows:
+            algorithms[row["method"]] = str(row.get("algorithm", row["method"]))
+        report = _table(experiment, "report")
         if threshold is None:
             threshold = report.get("threshold", PREVALENCE)
         threshold = threshold_of(threshold)
@@ -136,10 +128,10 @@ class Scores:
         notes = read_json(folder / "notes.json", list)
         environment = read_json(folder / "environment.json", dict)
         ordered = _in_order(algorithms, experiment)
-        coincide = coinciding(
-            [m for m in ordered if algorithms[m] not in ("local", *REFERENCES)], rows
-        )
-        twins = {twin for group in coincide.values() for twin in group}
+        alone = ("local", *REFERENCES)
+        federated = [m for m in ordered if algorithms[m] not in alone]
+        coincide = coinciding(federated, rows)
+        twins = set(itertools.chain(*coincide.values()))
         seeds = sorted({row["seed"] for row in rows})
         runs, tables = read_combination(folder, seeds)
         return cls(
@@ -154,7 +146,7 @@ class Scores:
             experiment=experiment,
             environment=environment,
             notes=tuple(map(str, notes)),
-            cells=cells,
+            cells=_cells_of(over_folds(rows), paired_rows(folder)),
             threshold=THRESHOLD if threshold == PREVALENCE else threshold,
             decision_threshold=named,
             smallest=smallest_of(smallest),
@@ -175,11 +167,8 @@ class Scores:
     @property
     def federated(self) -> tuple[str, ...]:
         """Methods that partners could choose instead of staying alone."""
-        return tuple(
-            m
-            for m in self.methods
-            if m not in self.references and self.algorithms[m] != "local"
-        )
+        alone = ("local", *REFERENCES)
+        return tuple(m for m in self.methods if self.algorithms[m] not in alone)
 
     @cached_property
     def primary(self) -> str | None:
@@ -187,8 +176,7 @@ class Scores:
 
         A name that no method has, or one with no results, counts as none; of methods that coincide the first one stands for all.
         """
-        report = self.experiment.get("report")
-        named = report.get("primary") if isinstance(report, dict) else None
+        named = _table(self.experiment, "report").get("primary")
         for method in self.federated:
             if named is not None and named in (method, *self.coincide.get(method, ())):
                 return method
@@ -198,9 +186,9 @@ class Scores:
     @property
     def against(self) -> str | None:
         """The method that others are compared with: `baseline`, else the first that is not a reference."""
-        return self.baseline or next(
-            (m for m in self.methods if m not in self.references), None
-        )
+        if self.baseline:
+            return self.baseline
+        return next((m for m in self.methods if m not in self.references), None)
 
     def personal_part(self, method: str) -> str | None:
         """Return which part of this method's model is tuned at each client afterwards, if any."""
@@ -213,12 +201,11 @@ class Scores:
 
     def own_models(self, method: str) -> bool:
         """Return True if every client that this method serves has a model of its own."""
-        served = [
-            row
-            for c in self.clients_of(method)
-            for row in self.cells[method, c, self.split].values()
-        ]
-        return all(row.get("own_model") for row in served)
+        for client in self.clients_of(method):
+            by_seed = self.cells[method, client, self.split]
+            if not all(row.get("own_model") for row in by_seed.values()):
+                return False
+        return True
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -229,10 +216,10 @@ class Scores:
     def split(self) -> str:
         """The rows that results are about: test rows, or what there is."""
         splits = {split for _, _, split in self.cells}
-        return next(
-            (s for s in ("test", "validation", "train") if s in splits),
-            sorted(splits)[0],
-        )
+        for split in ("test", "validation", "train"):
+            if split in splits:
+                return split
+        return min(splits)
 
     @cached_property
     def test_clients(self) -> tuple[str, ...]:
@@ -241,25 +228,23 @@ class Scores:
 
     # Metrics
 
+    @property
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of the summary that are about `split`, of every method, client and seed."""
+        for (_, _, split), by_seed in self.cells.items():
+            if split == self.split:
+                yield from by_seed.values()
+
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Metrics that have at least one value: the known ones first, then the user's own."""
-        rows = [
-            row
-            for (_, _, split), seeds in self.cells.items()
-            if split == self.split
-            for row in seeds.values()
-        ]
-        own_metrics = [
-            k
-            for k in dict.fromkeys(k for row in rows for k in row)
-            if k not in {*SUMMARY, *METRICS}
-        ]
-        return tuple(
-            m
-            for m in (*METRICS, *own_metrics)
-            if any(_finite(row.get(m)) for row in rows)
-        )
+        # A dict keeps the order in which the columns of own metrics come.
+        columns: dict[str, bool] = {}
+        for row in self._rows:
+            for key, value in row.items():
+                columns[key] = columns.get(key, False) or _finite(value)
+        own_metrics = [k for k in columns if k not in {*SUMMARY, *METRICS}]
+        return tuple(m for m in (*METRICS, *own_metrics) if columns.get(m))
 
     @cached_property
     def classification(self) -> bool:
@@ -269,23 +254,20 @@ class Scores:
     @property
     def model(self) -> str:
         """The registered name of the model; empty where the experiment does not say."""
-        table = self.experiment.get("model")
-        return str(table.get("name", "")) if isinstance(table, dict) else ""
+        return str(_table(self.experiment, "model").get("name", ""))
 
     @property
     def title(self) -> str:
         """Name of the data as a user typed it."""
-        data = self.experiment.get("data")
-        data = data if isinstance(data, dict) else {}
-        folder = data.get("folder")
-        name = str(
-            data.get("name") or (Path(str(folder)).name if folder else self.folder.name)
-        )
-        return (
-            name.split(":")[1]
-            if name.startswith(OBJECT) and name.count(":") > 1
-            else name
-        )
+        data = _table(self.experiment, "data")
+        name = str(data.get("name") or "")
+        if not name:
+            folder = data.get("folder")
+            name = Path(str(folder)).name if folder else self.folder.name
+        if name.startswith(OBJECT) and name.count(":") > 1:
+            # An object of a program: its name stands between the mark and its hash.
+            return name.split(":")[1]
+        return name
 
     @cached_property
     def _recipes(self) -> dict[str, dict[str, Any]]:
@@ -313,54 +295,42 @@ class Scores:
     def positive(self) -> str:
         """The name of class 1 of two, if it is more than a number; else empty."""
         classes = [printable(str(c)) for c in self.label().get("classes") or ()]
-        return classes[1] if len(classes) == 2 and not is_number(classes[1]) else ""
+        if len(classes) != 2 or is_number(classes[1]):
+            return ""
+        return classes[1]
 
     def unit(self, metric: str) -> str:
         """The unit of a metric, if it has one that is known: that of the label."""
-        return (
-            printable(str(self.label().get("unit", "")))
-            if metric in ("mae", "rmse")
-            else ""
-        )
+        if metric not in ("mae", "rmse"):
+            return ""
+        return printable(str(self.label().get("unit", "")))
 
     @cached_property
     def magnitude(self) -> dict[str, float]:
         """The median of each metric in the unit of the label, which says what digits tell."""
-        rows = [
-            row
-            for (*_, split), seeds in self.cells.items()
-            if split == self.split
-            for row in seeds.values()
-        ]
-        numbers = {
-            metric: [row[metric] for row in rows if _finite(row.get(metric))]
-            for metric in ("mae", "rmse")
-        }
-        return {
-            metric: float(np.median(values))
-            for metric, values in numbers.items()
-            if values
-        }
+        medians = {}
+        for metric in ("mae", "rmse"):
+            values = [row[metric] for row in self._rows if _finite(row.get(metric))]
+            if values:
+                medians[metric] = float(np.median(values))
+        return medians
 
     def metric_name(self, metric: str) -> str:
         """Return the name that people have for a metric."""
-        if metric == "loss":
-            return (
-                "log-loss"
-                if self.classification and not own_loss(self.experiment)
-                else "loss"
-            )
-        return PRINTED.get(metric, metric.replace("_", " "))
+        if metric != "loss":
+            return PRINTED.get(metric, metric.replace("_", " "))
+        if self.classification and not own_loss(self.experiment):
+            return "log-loss"
+        return "loss"
 
     def metric_title(self, metric: str) -> str:
         """The same for a heading: with the label and its unit where the metric has one."""
-        subject = (
-            f" of {printable(str(self.label()['column']))}"
-            if metric in ("mae", "rmse") and self.label()
-            else ""
-        )
-        unit = self.unit(metric)
-        return f"{self.metric_name(metric)}{subject}{f' in {unit}' if unit else ''}"
+        title = self.metric_name(metric)
+        if metric in ("mae", "rmse") and self.label():
+            title += f" of {printable(str(self.label()['column']))}"
+        if self.unit(metric):
+            title += f" in {self.unit(metric)}"
+        return title
 
     @staticmethod
     def higher_is_better(metric: str) -> bool:
@@ -388,24 +358,25 @@ class Scores:
         return self._vector(method, client, metric, split or self.split)
 
     def _vector(self, method: str, client: str, metric: str, split: str) -> Vector:
-        seeds = self.cells.get((method, client, split), {})
-        values = (seeds.get(seed, {}).get(metric) for seed in self.seeds)
-        return np.array([v if _finite(v) else math.nan for v in values], dtype=float)
+        by_seed = self.cells.get((method, client, split), {})
+        values = np.full(len(self.seeds), math.nan)
+        for i, seed in enumerate(self.seeds):
+            value = by_seed.get(seed, {}).get(metric)
+            if _finite(value):
+                values[i] = value
+        return values
 
     @cache_answers
     def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
         clients = self.test_clients if split == self.split else self.clients
         table = np.stack([self._vector(method, c, metric, split) for c in clients])
         finite = np.isfinite(table)
-        is_complete = np.array(
-            [
-                [s in self.cells.get((method, c, split), {}) for s in self.seeds]
-                for c in clients
-            ]
-        )
+        # A seed in which nobody has a value divides 0 by 0: NaN, as meant.
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
-        mean[~is_complete.all(axis=0)] = math.nan
+        for client in clients:
+            has_result = self.cells.get((method, client, split), {})
+            mean[[seed not in has_result for seed in self.seeds]] = math.nan
         return np.asarray(mean, dtype=float)
 
     def mean(self, method: str, client: str | None, metric: str) -> float:
@@ -416,10 +387,8 @@ class Scores:
         self, method: str, rival: str, client: str | None, metric: str
     ) -> tuple[float, float]:
         """Means of two methods over the seeds that both have."""
-        scores, rival_scores = (
-            self.values(method, client, metric),
-            self.values(rival, client, metric),
-        )
+        scores = self.values(method, client, metric)
+        rival_scores = self.values(rival, client, metric)
         finite = np.isfinite(scores) & np.isfinite(rival_scores)
         return _mean(scores[finite]), _mean(rival_scores[finite])
 
@@ -430,16 +399,14 @@ class Scores:
             return sum(self.size(c, key) for c in self.test_clients)
         for method in (self.against, *self.methods):
             by_seed = self.cells.get((method or "", client, self.split), {})
-            entries = [
-                [by_seed[seed].get(key) for seed in seeds if seed in by_seed]
-                for seeds in self.tables
-            ]
-            sizes = [
-                mean
-                for table in entries
-                if math.isfinite(mean := _mean(np.array([*filter(_finite, table)])))
-            ]
+            sizes = []
+            for seeds in self.tables:
+                entries = [by_seed[seed].get(key) for seed in seeds if seed in by_seed]
+                mean = _mean(np.array([entry for entry in entries if _finite(entry)]))
+                if math.isfinite(mean):
+                    sizes.append(mean)
             if sizes:
+                # Tables hold rows of other patients: their means add up.
                 return float(sum(sizes))
         return math.nan
 
@@ -454,12 +421,9 @@ class Scores:
     def cost(self, method: str) -> float:
         """Row gradients of a whole run, mean over seeds; NaN if unknown."""
         for client in self.clients:
-            rows = self.cells.get((method, client, self.split), {}).values()
-            gradients = [
-                float(row["row_gradients"])
-                for row in rows
-                if _finite(row.get("row_gradients"))
-            ]
+            by_seed = self.cells.get((method, client, self.split), {})
+            entries = [row.get("row_gradients") for row in by_seed.values()]
+            gradients = [float(entry) for entry in entries if _finite(entry)]
             if gradients:
                 return sum(gradients) / len(gradients)
         return math.nan
@@ -468,20 +432,17 @@ class Scores:
     def cost_unit(self) -> str | None:
         """The method whose budget counts as 1: fedavg, else the first federated one, else the first."""
         named = [m for m in self.methods if self.algorithms[m] == "fedavg"]
-        costly = [
-            m for m in (*named, *self.federated, *self.methods) if self.cost(m) > 0
-        ]
-        return costly[0] if costly else None
+        for method in (*named, *self.federated, *self.methods):
+            if self.cost(method) > 0:
+                return method
+        return None
 
     def seed_count(self, method: str) -> int:
         """Number of seeds for which this method has results."""
-        return len(
-            {
-                s
-                for c in self.clients
-                for s in self.cells.get((method, c, self.split), {})
-            }
-        )
+        seeds: set[int] = set()
+        for client in self.clients:
+            seeds |= set(self.cells.get((method, client, self.split), {}))
+        return len(seeds)
 
     def find_client(self, name: str) -> str:
         """The client of this name in any case. Raises `InputError` if there is none."""
@@ -518,7 +479,7 @@ def threshold_of(setting: object) -> float | str:
     )
 
 
-def _finite(value: object) -> bool:
+def _finite(value: object) -> TypeGuard[float]:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -531,23 +492,40 @@ def _mean(values: Vector) -> float:
     return float(finite.sum() / finite.size) if finite.size else math.nan
 
 
+def _cells_of(
+    rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]]
+) -> dict[tuple[str, str, str], dict[int, dict[str, Any]]]:
+    """Rows of a summary by (method, client, split), then by seed; sites' own test rows (`paired`) are among them."""
+    cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
+    for row in (*rows, *site_test_rows(rows, paired)):
+        by_seed = cells.setdefault((row["method"], row["client"], row["split"]), {})
+        by_seed[row["seed"]] = row
+    return cells
+
+
+def _table(experiment: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of an experiment; empty where the file has none, or something else of this name."""
+    table = experiment.get(name)
+    return table if isinstance(table, dict) else {}
+
+
 def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The [[methods]] of an experiment by their labels."""
     entries = experiment.get("methods")
-    entries = (
-        [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
-    )
-    return {str(e.get("label") or e.get("name")): e for e in entries}
+    if not isinstance(entries, list):
+        return {}
+    by_label = {}
+    for entry in entries:
+        if isinstance(entry, dict):
+            by_label[str(entry.get("label") or entry.get("name"))] = entry
+    return by_label
 
 
 def _in_order(
     algorithms: dict[str, str], experiment: dict[str, Any]
 ) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(
-            [*(m for m in _entries(experiment) if m in algorithms), *algorithms]
-        )
-    )
+    named = [m for m in _entries(experiment) if m in algorithms]
+    return tuple(dict.fromkeys([*named, *algorithms]))
 
 
 def smallest_of(setting: object) -> float:

@@ -14,11 +14,11 @@ from coterie.base.errors import InputError
 from coterie.report.grids import BUDGET, MANY, Cell, Grid, budget, grid
 from coterie.report.results import Results
 from coterie.report.text import listing, wrap
+from coterie.run.files import YARDSTICKS
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
-from coterie.run.files import YARDSTICKS
 
 SHOWN = 8
 LABEL = 24
@@ -95,27 +95,33 @@ def plain(
 def _fit_width(grids: list[Grid], width: int, colour: bool) -> list[tuple[Grid, Table]]:
     """All tables as they are if they fit, else all turned round, else each cut into blocks of columns."""
     for turned, tight in ((False, False), (True, False), (True, True)):
-        shown = [g.transpose() if turned else g for g in grids]
+        shown = grids
+        if turned:
+            shown = [whole.transpose() for whole in grids]
         tables = [_table(g, colour, tight) for g in shown]
         if all(_full_width(table) <= width for table in tables):
             return list(zip(shown, tables, strict=True))
-    return [
-        (part, _table(part, colour)) for g in grids for part in _cut(g, width, colour)
-    ]
+    blocks = []
+    for whole in grids:
+        for block in _cut(whole, width, colour):
+            blocks.append((block, _table(block, colour)))
+    return blocks
 
 
 def _cut(table: Grid, width: int, colour: bool) -> list[Grid]:
     blocks: list[list[int]] = [[]]
     for i in range(len(table.columns)):
-        if (
-            blocks[-1]
-            and _full_width(_table(table.part([*blocks[-1], i]), colour)) > width
-        ):
+        block = blocks[-1]
+        longer = table.part([*block, i])
+        # A block has one column at least, also where that alone is too wide.
+        if block and _full_width(_table(longer, colour)) > width:
             blocks.append([])
         blocks[-1].append(i)
-    head, *tail = map(table.part, blocks)
     title = f"{table.title.partition(' (')[0]}, continued"
-    return [head, *(part._replace(title=title) for part in tail)]
+    parts = [table.part(blocks[0])]
+    for block in blocks[1:]:
+        parts.append(table.part(block)._replace(title=title))
+    return parts
 
 
 def _full_width(table: Table) -> int:
@@ -139,18 +145,18 @@ def _table(shown: Grid, colour: bool, tight: bool = False) -> Table:
         header_style="dim",
         border_style="dim",
     )
-    names = [_shorten(name, NARROW if tight else LABEL) for name in shown.rows]
     table.add_column(no_wrap=True)
-    columns = [
-        _column(heading, cells, colour, tight)
-        for heading, *cells in zip(shown.columns, *shown.cells, strict=True)
-    ]
-    for heading, _ in columns:
-        table.add_column(heading, no_wrap=True, vertical="bottom")
-    for i, name in enumerate(names):
+    columns = []
+    for heading, *cells in zip(shown.columns, *shown.cells, strict=True):
+        wrapped, texts = _column(heading, cells, colour, tight)
+        table.add_column(wrapped, no_wrap=True, vertical="bottom")
+        columns.append(texts)
+    longest_name = NARROW if tight else LABEL
+    for i, name in enumerate(shown.rows):
+        # rich draws a line below the row that ends a section: the last client.
         table.add_row(
-            name,
-            *(cells[i] for _, cells in columns),
+            _shorten(name, longest_name),
+            *(texts[i] for texts in columns),
             end_section=i + 1 == shown.summary,
         )
     return table
@@ -162,24 +168,29 @@ def _column(
     """A heading and its numbers, all of one width: numbers and headings are flush right, marks stand behind them."""
     from rich.text import Text
 
-    numbers = [cell.text.replace(" ± ", "±") if tight else cell.text for cell in cells]
+    numbers = [cell.text for cell in cells]
+    if tight:
+        numbers = [number.replace(" ± ", "±") for number in numbers]
     marks = [_marks(cell, colour) for cell in cells]
+    mark_width = max(map(len, marks))
     words = textwrap.wrap(heading, HEADING) or [""]
-    mark = max(map(len, marks))
-    width = max(mark + max(map(_width, numbers)), *map(_width, words))
-    room = width - mark
-    head = [
-        _right(word, room) if _width(word) <= room else _right(word, width)
-        for word in words
-    ]
-    texts = [
-        Text.assemble(
+    number_width = max(map(_width, numbers))
+    width = max(mark_width + number_width, *map(_width, words))
+    room = width - mark_width
+    lines = []
+    for word in words:
+        # Only a word that needs it takes the room of the marks.
+        flush_right = _right(word, room if _width(word) <= room else width)
+        lines.append(f"{flush_right:<{width}}")
+    texts = []
+    for number, mark, cell in zip(numbers, marks, cells, strict=True):
+        mark_style = {1: "green", -1: "bold red"}.get(cell.mark, "")
+        text = Text.assemble(
             (_right(number, room), _style(cell)),
-            (f"{text:<{mark}}", {1: "green", -1: "bold red"}.get(cell.mark, "")),
+            (f"{mark:<{mark_width}}", mark_style),
         )
-        for number, text, cell in zip(numbers, marks, cells, strict=True)
-    ]
-    return "\n".join(f"{word:<{width}}" for word in head), texts
+        texts.append(text)
+    return "\n".join(lines), texts
 
 
 def _marks(cell: Cell, colour: bool) -> str:
@@ -189,30 +200,25 @@ def _marks(cell: Cell, colour: bool) -> str:
 
 
 def _style(cell: Cell) -> str:
-    return "bold" if cell.best else "dim" if cell.quiet else ""
+    if cell.best:
+        return "bold"
+    return "dim" if cell.quiet else ""
 
 
 def _shorten(name: str, most: int) -> str:
     """A long name without its middle."""
-    return (
-        name
-        if _width(name) <= most
-        else f"{name[: most // 2]}…{name[-((most - 1) // 2) :]}"
-    )
+    if _width(name) <= most:
+        return name
+    return f"{name[: most // 2]}…{name[-((most - 1) // 2) :]}"
 
 
 def _legend(
     results: Results, shown: int, colour: bool, budget_inside: bool
 ) -> list[str]:
-    best, worse, better = ("bold: best", "▼", "▲") if colour else ("* best", "!", "+")
-    base, repeated = results.baseline, len(results.seeds) > 1
-    parts = [
-        best
-        + (f" ({listing(results.references)} left out)" if results.references else "")
-    ]
-    if base and repeated:
-        parts += [f"{worse} worse than {base}", f"{better} better"]
-    lines = [";  ".join(parts) + "."] if len(results.methods) > 1 else []
+    """Say what marks, references and budget are, and which clients, seeds and verdicts are missing."""
+    lines = []
+    if len(results.methods) > 1:
+        lines.append(_legend_of_marks(results, colour))
     trees = [m for m in results.references if results.algorithms[m] in YARDSTICKS]
     pooled = [m for m in results.references if m not in trees]
     if pooled:
@@ -224,11 +230,10 @@ def _legend(
             f"{listing(trees)}: gradient-boosted trees of each client, and of all rows; a yardstick, no method."
         )
     if results.cost_unit:
-        costs = [
-            f"{m} {c.text}"
-            for m, c in zip(results.methods, budget(results), strict=True)
-        ]
-        numbers = "" if budget_inside else f": {', '.join(costs)}"
+        numbers = ""
+        if not budget_inside:
+            costs = zip(results.methods, budget(results), strict=True)
+            numbers = ": " + ", ".join(f"{m} {cell.text}" for m, cell in costs)
         lines.append(
             f"{BUDGET}: row gradients of the whole run, {results.cost_unit} = 1{numbers}."
         )
@@ -238,19 +243,28 @@ def _legend(
             f"{total - shown} of {total} clients are not shown. The {shown} in the table have the largest gains and harms, or are among"
             " the few that a method serves. All stand in summary.json and in report.html of the run directory."
         )
-    seeds_of = {m: results.seed_count(m) for m in results.methods}
-    short = [
-        f"{m} has {k} of {len(results.seeds)} seeds"
-        for m, k in seeds_of.items()
-        if k < len(results.seeds)
-    ]
-    if short:
+    unfinished = []
+    for method in results.methods:
+        finished = results.seed_count(method)
+        if finished < len(results.seeds):
+            unfinished.append(f"{method} has {finished} of {len(results.seeds)} seeds")
+    if unfinished:
         lines.append(
-            f"Unfinished: {listing(short)}. Comparisons use the seeds that both methods have."
+            f"Unfinished: {listing(unfinished)}. Comparisons use the seeds that both methods have."
         )
-    if base and not repeated:
+    if results.baseline and len(results.seeds) == 1:
         lines.append("One seed: no verdict on any difference; repeat with --folds 5.")
     return lines
+
+
+def _legend_of_marks(results: Results, colour: bool) -> str:
+    best, worse, better = ("bold: best", "▼", "▲") if colour else ("* best", "!", "+")
+    if results.references:
+        best += f" ({listing(results.references)} left out)"
+    parts = [best]
+    if results.baseline and len(results.seeds) > 1:
+        parts += [f"{worse} worse than {results.baseline}", f"{better} better"]
+    return ";  ".join(parts) + "."
 
 
 # Characters

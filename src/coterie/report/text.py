@@ -6,7 +6,7 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.base.spelling import count
@@ -33,23 +33,33 @@ def number(value: float | None, size: float | None = None) -> str:
     if size is not None and size >= 1000:
         unit = 10 ** (math.floor(math.log10(size)) - 3)
         return f"{round(value / unit) * unit:,}"
-    digits = (
-        3
-        if size_of_value < 9.9995
-        else 2
-        if size_of_value < 99.995
-        else 1
-        if size_of_value < 999.95
-        else 0
-    )
+    if size_of_value >= 1e12:
+        return f"{value:.2e}"
     if size_of_value >= 9999.5:
-        return f"{float(f'{value:.3g}'):,.0f}" if abs(value) < 1e12 else f"{value:.2e}"
+        return f"{float(f'{value:.3g}'):,.0f}"
+    # Bounds lie where rounding would add a digit: 9.9995 would print as 10.000.
+    digits = _digits(size_of_value, {9.9995: 3, 99.995: 2, 999.95: 1})
     if size is not None and 0 < size < 0.1 and size_of_value < 1:
         digits = 2 - math.floor(math.log10(size))
     text = f"{value:,.{digits}f}"
     if not any(digit in text for digit in "123456789"):
         return ".000"
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+    return _without_zero(text)
+
+
+def _digits(size: float, by_bound: Mapping[float, int]) -> int:
+    """The decimals of the first bound that is above `size`; 0 beyond the last."""
+    for bound, digits in by_bound.items():
+        if size < bound:
+            return digits
+    return 0
+
+
+def _without_zero(text: str) -> str:
+    """`-.02` for `-0.02`."""
+    if text.lstrip("-").startswith("0."):
+        return text.replace("0.", ".", 1)
+    return text
 
 
 def with_sign(value: float | None, size: float | None = None) -> str:
@@ -72,17 +82,11 @@ def short_number(value: float) -> str:
     >>> [short_number(v) for v in (0.034, 0.118, 0.0042, 0.0, 1.234, 27.61)]
     ['.03', '.12', '.004', '.00', '1.2', '28']
     """
-    digits = (
-        3
-        if 0.0005 <= abs(value) < 0.0095
-        else 2
-        if abs(value) < 0.9995
-        else 1
-        if abs(value) < 9.95
-        else 0
-    )
-    text = f"{value:.{digits}f}"
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+    if abs(value) < 0.0005:
+        digits = 2
+    else:
+        digits = _digits(abs(value), {0.0095: 3, 0.9995: 2, 9.95: 1})
+    return _without_zero(f"{value:.{digits}f}")
 
 
 def describe_gain(low: float, high: float, bound: float) -> str:
@@ -127,16 +131,13 @@ def percent(share: float) -> str:
     ['6 %', '93.5 %', '50 %', '.4 %', '0 %', '99.96 %']
     """
     value = share * 100
-    digits = (
-        0
-        if abs(value - round(value)) < 0.05
-        and (0.5 <= value <= 99.5 or value in (0, 100))
-        else 1
-    )
-    text = f"{value:.{digits}f}"
+    is_whole = abs(value - round(value)) < 0.05
+    # Nearly none and nearly all keep a decimal: they are neither 0 nor 100 %.
+    is_extreme = value not in (0, 100) and not 0.5 <= value <= 99.5
+    text = f"{value:.0f}" if is_whole and not is_extreme else f"{value:.1f}"
     if value not in (0, 100) and float(text) in (0, 100):
         text = f"{value:.2f}"
-    return (text[1:] if text.startswith("0.") else text) + " %"
+    return _without_zero(text) + " %"
 
 
 def whole_percent(share: float) -> str:
@@ -166,7 +167,9 @@ def first_few(words: Sequence[str], most: int) -> list[str]:
     (['a', 'b', '2 others'], ['a', 'b'])
     """
     hidden = len(words) - most
-    return list(words) if hidden <= 0 else [*words[:most], count(hidden, "other")]
+    if hidden <= 0:
+        return list(words)
+    return [*words[:most], count(hidden, "other")]
 
 
 def wrap(text: str, width: int, indent: str = "", lead: str = "") -> list[str]:
@@ -202,14 +205,16 @@ def display_names(names: Iterable[str]) -> dict[str, str]:
     >>> display_names(["long-beach", "Ward_3", "icu7"])
     {'long-beach': 'Long Beach', 'Ward_3': 'Ward_3', 'icu7': 'icu7'}
     """
-    nice = {
-        n: _capitals(n) if _WORDS.fullmatch(n) and len(n) > 2 else printable(n)
-        for n in names
-    }
-    counts = Counter(nice.values())
-    return {
-        n: shown if counts[shown] == 1 else printable(n) for n, shown in nice.items()
-    }
+    shown = {}
+    for name in names:
+        is_plain = _WORDS.fullmatch(name) and len(name) > 2
+        shown[name] = _capitals(name) if is_plain else printable(name)
+    counts = Counter(shown.values())
+    for name, nice in shown.items():
+        if counts[nice] > 1:
+            # Two names look the same with capitals: both stay as written.
+            shown[name] = printable(name)
+    return shown
 
 
 def _capitals(name: str) -> str:
@@ -226,22 +231,23 @@ def label_in_words(label: dict[str, Any]) -> str:
     >>> label_in_words({"column": "died", "classes": [0, 1]})
     'died = 1'
     """
-    cut = "" if label.get("above") is None else f" > {label['above']:g}"
-    what = f"{label['column']}{cut}" + (
-        f" ({label['meaning']})" if label.get("meaning") else ""
-    )
+    column = str(label["column"])
+    if label.get("above") is not None:
+        column += f" > {label['above']:g}"
+    what = column
+    if label.get("meaning"):
+        what += f" ({label['meaning']})"
     classes = [str(c) for c in label.get("classes") or []]
     if len(classes) == 2:
-        if is_number(classes[1]):  # "1 = 1" says nothing, and "1 = 2" what is not so
-            return f"{what} = {classes[1]}"
-        return (
-            what
-            if f"{label['column']}{cut}" == classes[1]
-            else f"{what}, 1 = {classes[1]}"
-        )
+        positive = classes[1]
+        if is_number(positive):  # "1 = 1" says nothing, and "1 = 2" what is not so
+            return f"{what} = {positive}"
+        return what if positive == column else f"{what}, 1 = {positive}"
     if classes:
         return f"{what}, {len(classes)} classes: {', '.join(first_few(classes, 5))}"
-    return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"
+    if label.get("unit"):
+        return f"{what}, in {label['unit']}"
+    return f"{what}, a number"
 
 
 def is_number(text: str) -> bool:
