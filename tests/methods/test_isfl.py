@@ -47,15 +47,15 @@ MUTANTS = {
         ("samplers/isfl.py", "lipschitz / distance[:, None], 0.0", "lipschitz, 0.0"),
         (
             "samplers/isfl.py",
-            '_norm(gradients - average), "amax")',
-            '_norm(gradients - average), "sum")',
+            'labels.long(), difference, "amax")',
+            'labels.long(), difference, "sum")',
         ),
         (
             "samplers/isfl.py",
-            "PerClient(solutions[:, int(self.exact)])",
-            "PerClient(solutions[:, 0])",
+            "torch.stack(optima if self.exact else closed_forms)",
+            "torch.stack(closed_forms)",
         ),
-        ("samplers/isfl.py", "if n in preferred else p for n", "if False else p for n"),
+        ("samplers/isfl.py", "if name in names:", "if False:"),
         (
             "samplers/isfl.py",
             "return shares_in_memory(cohort, client, SHARES)",
@@ -68,8 +68,8 @@ MUTANTS = {
         ),
         (
             "samplers/isfl.py",
-            'comparison.held if self.where == "client"',
-            "comparison.held if False",
+            'if self.where != "client":',
+            "if True:",
         ),
     ],
 }

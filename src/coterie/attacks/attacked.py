@@ -19,8 +19,8 @@ from coterie.contract.filters import (
     WRONG_SHAPE,
     Filter,
     Passage,
+    check_shape,
     in_order,
-    of_shape,
     streams,
 )
 from coterie.contract.method import Attack
@@ -94,7 +94,7 @@ class Corrupted(Filter):
         lies = self.attack.corrupt(
             passage.kind, rows[attacked], [rngs[i] for i in attacked]
         )
-        changed[attacked] = of_shape(
+        changed[attacked] = check_shape(
             lies,
             (len(attacked), *rows.shape[1:]),
             f"{type(self.attack).__name__}.corrupt",
@@ -244,7 +244,7 @@ class Attacked(Engine):
         lies = self.attack.rewrite(
             kind, torch.stack([part for _, part in parts]), attackers, rngs
         )
-        lies = of_shape(
+        lies = check_shape(
             lies,
             (len(stolen), *stolen[0].shape),
             f"{type(self.attack).__name__}.rewrite",

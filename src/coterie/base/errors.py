@@ -12,7 +12,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -110,7 +110,9 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     word = str(word)[:100]  # the time to compare grows with the square of the length
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     choices = f"allowed: {', '.join(allowed)}"
-    return f"did you mean {close[0]!r}? ({choices})" if close else choices
+    if not close:
+        return choices
+    return f"did you mean {close[0]!r}? ({choices})"
 
 
 def visible(text: str) -> str:
@@ -119,9 +121,12 @@ def visible(text: str) -> str:
     >>> visible("a" + chr(27) + "[2J" + chr(10) + "b")
     'a\\x1b[2J\\nb'
     """
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
+    if text.isprintable():
+        return text
+    shown = []
+    for c in text:
+        shown.append(c if c.isprintable() else c.encode("unicode_escape").decode())
+    return "".join(shown)
 
 
 def plain(text: str, most: int = 300) -> str:
@@ -131,7 +136,9 @@ def plain(text: str, most: int = 300) -> str:
     'a\\x1b[2J\\nb'
     """
     shown = visible(text[: 4 * most])
-    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+    if len(shown) <= most:
+        return shown
+    return f"{shown[: most - 3]}..."
 
 
 def shorten(text: str, most: int = 300) -> str:
@@ -140,12 +147,10 @@ def shorten(text: str, most: int = 300) -> str:
     >>> shorten("field 'x' of client c is wrong in a long way; mend it", 30)
     "field 'x' of ... way; mend it"
     """
+    if len(text) <= most:
+        return text
     half = (most - 5) // 2
-    return (
-        text
-        if len(text) <= most
-        else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
-    )
+    return f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
 
 
 def cut(value: Any) -> str:
@@ -158,24 +163,24 @@ def cut(value: Any) -> str:
         shape = getattr(value, "shape", None)
         size = f"{len(value)} entries" if shape is None else f"shape {list(shape)}"
         return f"a {type(value).__name__} of {size}"
+    one_line = " ".join(repr(value).split())
     text = re.sub(
-        r" at 0x[0-9a-f]+", "", " ".join(repr(value).split())
+        r" at 0x[0-9a-f]+", "", one_line
     )  # where in memory it lies says nothing
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    if len(text) <= 100:
+        return text
+    return f"{text[:97]}..."
 
 
 def _holds_numbers(value: Any, depth: int = 2) -> bool:
     """Return True for a tensor, an array or a frame, and for a container of such."""
     if getattr(value, "shape", ()):
         return isinstance(value.shape, tuple)
-    inner = (
-        value.values()
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list | tuple)
-        else ()
-    )
-    return depth > 0 and any(_holds_numbers(part, depth - 1) for part in inner)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if depth == 0 or not isinstance(value, list | tuple):
+        return False
+    return any(_holds_numbers(part, depth - 1) for part in value)
 
 
 def no_attribute(value: object, name: str, cures: Mapping[str, str]) -> AttributeError:
@@ -184,15 +189,13 @@ def no_attribute(value: object, name: str, cures: Mapping[str, str]) -> Attribut
     >>> print(no_attribute(1, "size", {"size": "write x.bit_length()"}))
     'int' object has no attribute 'size'; write x.bit_length()
     """
-    called = (
-        f"module {value.__name__!r}"
-        if isinstance(value, ModuleType)
-        else f"{type(value).__name__!r} object"
-    )
-    cure = f"; {cures[name]}" if name in cures else ""
-    return AttributeError(
-        f"{called} has no attribute {name!r}{cure}", name=name, obj=value
-    )
+    called = f"{type(value).__name__!r} object"
+    if isinstance(value, ModuleType):
+        called = f"module {value.__name__!r}"
+    sentence = f"{called} has no attribute {name!r}"
+    if name in cures:
+        sentence += f"; {cures[name]}"
+    return AttributeError(sentence, name=name, obj=value)
 
 
 def require(condition: bool, sentence: str) -> None:
@@ -254,21 +257,13 @@ def write_crash(error: BaseException, folder: Path) -> str:
     lines: list[str] = []
     cause: BaseException | None = error
     while cause is not None:
-        frames = traceback.extract_tb(cause.__traceback__)
-        lines += [
-            type(cause).__name__,
-            *(
-                f"  {f.filename}, line {f.lineno}, in {f.name}"
-                for f in reversed(frames)
-            ),
-        ]
+        lines.append(type(cause).__name__)
+        for frame in reversed(traceback.extract_tb(cause.__traceback__)):
+            lines.append(f"  {frame.filename}, line {frame.lineno}, in {frame.name}")
         cause = cause.__cause__ or cause.__context__
-    last_frame = traceback.extract_tb(error.__traceback__)[-1:]
-    where = (
-        f" ({Path(last_frame[0].filename).name}, line {last_frame[0].lineno})"
-        if last_frame
-        else ""
-    )
+    where = ""
+    for frame in traceback.extract_tb(error.__traceback__)[-1:]:
+        where = f" ({Path(frame.filename).name}, line {frame.lineno})"
     place = "the traceback cannot be written here; --debug shows it"
     for path in (folder / CRASH, Path(CRASH)):
         try:
@@ -308,11 +303,11 @@ def _leave(number: int, frame: Any) -> NoReturn:
 @contextmanager
 def raise_interrupts() -> Iterator[None]:
     """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
-    usual_handler = signal.getsignal(signal.SIGINT) in (
-        signal.default_int_handler,
-        _leave,
-    )
-    with _handle(signal.SIGINT, _interrupt) if usual_handler else nullcontext():
+    handler = signal.getsignal(signal.SIGINT)
+    if handler not in (signal.default_int_handler, _leave):
+        yield  # the caller has a handler of its own
+        return
+    with _handle(signal.SIGINT, _interrupt):
         yield
 
 
@@ -320,12 +315,14 @@ def raise_interrupts() -> Iterator[None]:
 def delay_interrupts() -> Iterator[None]:
     """Let Ctrl-C and `end` wait: within `os.fork`, whose hooks are Python, they would be printed and forgotten."""
     waiting: list[int] = []
+
+    def wait(number: int, frame: Any) -> None:
+        waiting.append(number)
+
     with ExitStack() as stack:
         for handled in (signal.SIGINT, signal.SIGTERM):
             if callable(signal.getsignal(handled)):
-                stack.enter_context(
-                    _handle(handled, lambda number, frame: waiting.append(number))
-                )
+                stack.enter_context(_handle(handled, wait))
         yield
     for number in waiting:
         signal.raise_signal(number)
@@ -345,15 +342,15 @@ def few_collections() -> Iterator[None]:
 
 def is_interrupt(error: BaseException) -> bool:
     """Return True if an error that a client's code has not caught is Ctrl-C, as far as that can be told, or `end`."""
-    certain = signal.getsignal(signal.SIGINT) in (_interrupt, signal.SIG_IGN)
-    return isinstance(error, Ended | (Interrupted if certain else KeyboardInterrupt))
+    if signal.getsignal(signal.SIGINT) in (_interrupt, signal.SIG_IGN):
+        return isinstance(error, Ended | Interrupted)
+    return isinstance(error, Ended | KeyboardInterrupt)
 
 
 def end(number: int, frame: Any) -> NoReturn:
     """A handler that ends this process through every `finally`."""
-    warnings.simplefilter(
-        "ignore", ResourceWarning
-    )  # whoever opens a file just now will not get to close it
+    # A file that is being opened just now will not be closed.
+    warnings.simplefilter("ignore", ResourceWarning)
     raise Ended(0)
 
 

@@ -115,11 +115,8 @@ def json_rows(path: Path, keys: Mapping[str, type[Any]]) -> list[dict[str, Any]]
     """The rows of a JSON file that is a list of objects with these keys; errors as of `read_json`, and one that names a bad row."""
     rows = read_json(path, list)
     for number, row in enumerate(rows):
-        bad = [
-            k
-            for k, kind in keys.items()
-            if not isinstance(row, dict) or not isinstance(row.get(k), kind)
-        ]
+        fields = row if isinstance(row, dict) else {}
+        bad = [k for k, kind in keys.items() if not isinstance(fields.get(k), kind)]
         if bad:
             raise InputError(
                 f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; {AGAIN}"
@@ -139,10 +136,8 @@ def open_tensors(
 
     try:
         with safe_open(path, framework=framework) as file:
-            metadata = parse_json(
-                (file.metadata() or {}).get("coterie", "{}"), str(path), dict, cure
-            )
-            yield file, metadata
+            written = (file.metadata() or {}).get("coterie", "{}")
+            yield file, parse_json(written, str(path), dict, cure)
     except InputError:
         raise
     except (
@@ -190,18 +185,14 @@ def _read_blocks(file: BinaryIO, most: int) -> bytes:
 def _is_deep(value: Any) -> bool:
     level: list[Any] = [value]
     for _ in range(DEEPEST):
-        level = [inner for outer in level for inner in _inside(outer)]
+        inner: list[Any] = []
+        for outer in level:
+            if isinstance(outer, dict):
+                inner += outer.values()
+            elif isinstance(outer, list):
+                inner += outer
+        level = inner
     return bool(level)
-
-
-def _inside(value: Any) -> list[Any]:
-    return (
-        list(value.values())
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list)
-        else []
-    )
 
 
 SEAL = "seal"
@@ -226,7 +217,7 @@ def write_atomically(
             write(temporary)
             if durable:
                 sync_path(temporary)
-            if not (once and _linked(temporary, path)):
+            if not (once and _link(temporary, path)):
                 os.replace(temporary, path)
             if durable:
                 sync_path(path.parent)
@@ -234,7 +225,7 @@ def write_atomically(
             temporary.unlink(missing_ok=True)
 
 
-def _linked(temporary: Path, path: Path) -> bool:
+def _link(temporary: Path, path: Path) -> bool:
     """Give the file its name unless another has it; False where the file system has no links."""
     try:
         os.link(temporary, path)
@@ -250,13 +241,14 @@ def write_tensors(
     from safetensors.torch import save
 
     # One entry of metadata: safetensors writes several in any order. And copies: it refuses two names of one storage.
-    plain = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in tensors.items()
-    }
-    content = save(plain, metadata={"coterie": json.dumps(metadata)})
+    copies = {name: _copy_to_cpu(value) for name, value in tensors.items()}
+    content = save(copies, metadata={"coterie": json.dumps(metadata)})
     # `save_file` makes files that only their owner may read; a run directory is for colleagues.
     write_atomically(path, lambda p: p.write_bytes(content))
+
+
+def _copy_to_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().clone()
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -271,12 +263,10 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        match = (
-            re.search(r"\(os error (\d+)\)", str(error))
-            if type(error).__name__ == "SafetensorError"
-            else None
-        )
-        number = int(match[1]) if match else getattr(error, "errno", None)
+        number = getattr(error, "errno", None)
+        if type(error).__name__ == "SafetensorError":
+            match = re.search(r"\(os error (\d+)\)", str(error))
+            number = int(match[1]) if match else None
         if not isinstance(number, int):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
@@ -309,25 +299,22 @@ def write_checkpoint(
         raise InputError(
             f"a state must be a NamedTuple to be saved, not a {type(state).__name__}; declare one in the method"
         )
-    values = state._asdict()
-    tensors = {
-        f"state/{k}": v.detach().cpu().contiguous().clone()
-        for k, v in values.items()
-        if isinstance(v, Tensor)
+    sources: dict[str, Tensor] = {}
+    values_beside: dict[str, Any] = {}
+    for key, value in state._asdict().items():
+        if isinstance(value, Tensor):
+            sources[f"state/{key}"] = value
+        else:
+            values_beside[key] = value
+    sources |= {f"memory/{key}": value for key, value in memory.items()}
+    tensors = {name: _copy_to_cpu(value) for name, value in sources.items()}
+    description: dict[str, Any] = {
+        "rest": values_beside,
+        "fields": list(state._asdict()),
+        "meta": dict(meta),
     }
-    values_beside = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
-    tensors.update(
-        {
-            f"memory/{k}": v.detach().cpu().contiguous().clone()
-            for k, v in memory.items()
-        }
-    )
-    description = {"rest": values_beside, "fields": list(values), "meta": dict(meta)}
-    sources = {
-        **{f"state/{k}": v for k, v in values.items()},
-        **{f"memory/{k}": v for k, v in memory.items()},
-    }
-    if on_device := [name for name in tensors if sources[name].device.type != "cpu"]:
+    on_device = [name for name, value in sources.items() if value.device.type != "cpu"]
+    if on_device:
         description["on_device"] = on_device
     # As it is read back: JSON has lists for tuples, and texts for the keys of a dict.
     content = json.dumps(description)
@@ -353,23 +340,15 @@ def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
         raise InputError(
             f"{path} is damaged, or of another version of coterie; delete it and start again"
         )
-    tensors.update(
-        {name: tensors[name].to(device) for name in header.get("on_device", ())}
-    )
-    state = {
-        k.removeprefix("state/"): v
-        for k, v in tensors.items()
-        if k.startswith("state/")
-    }
-    values = {
-        k: state[k] if k in state else _tuples(header["rest"][k])
-        for k in header["fields"]
-    }
-    memory = {
-        k.removeprefix("memory/"): v
-        for k, v in tensors.items()
-        if k.startswith("memory/")
-    }
+    for name in header.get("on_device", ()):
+        tensors[name] = tensors[name].to(device)
+    values: dict[str, Any] = {}
+    for key in header["fields"]:
+        if f"state/{key}" in tensors:
+            values[key] = tensors.pop(f"state/{key}")
+        else:
+            values[key] = _tuples(header["rest"][key])
+    memory = {name.removeprefix("memory/"): value for name, value in tensors.items()}
     return Checkpoint(values, memory, header["meta"])
 
 
@@ -377,27 +356,25 @@ def _seal(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """A hash of what a checkpoint's JSON was read as, and of its tensors [any shape], on the CPU."""
     import torch
 
-    digest = hashlib.blake2b(
-        json.dumps(description, sort_keys=True).encode(), digest_size=16
-    )
+    text = json.dumps(description, sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(
-            tensor.reshape(-1).view(torch.uint8).numpy().data
-        )  # numpy has no bfloat16
+        # As bytes, since numpy has no bfloat16.
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def state_type(method: Any) -> type[Any] | None:
     """The NamedTuple that `method.init` declares to return, if it does."""
     declared = get_type_hints(method.init).get("return")
-    return (
-        declared
-        if isinstance(declared, type) and hasattr(declared, "_fields")
-        else None
-    )
+    if isinstance(declared, type) and hasattr(declared, "_fields"):
+        return declared
+    return None
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(_tuples(part) for part in value)
+    return value

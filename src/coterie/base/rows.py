@@ -54,19 +54,18 @@ class Source:
         inputs = self._read(numbers)
         for key, value in tensors_by_name(inputs).items():
             expected = tensors_by_name(self.sample).get(key)
-            same_form = expected is not None and (value.shape[1:], value.dtype) == (
-                expected.shape[1:],
-                expected.dtype,
-            )
-            if not same_form or len(value) != len(numbers):
+            if (
+                expected is None
+                or value.shape != (len(numbers), *expected.shape[1:])
+                or value.dtype != expected.dtype
+            ):
                 raise InputError(
                     f"rows {numbers[0]} to {numbers[-1]} of {self._what}: {key} are {value.dtype} of shape {list(value.shape)}; "
                     "every row must have the shape of row 0"
                 )
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                bad = int(
-                    (~torch.isfinite(value)).reshape(len(value), -1).any(1).nonzero()[0]
-                )
+                is_bad = (~torch.isfinite(value)).reshape(len(value), -1).any(1)
+                bad = int(is_bad.nonzero()[0])
                 raise InputError(
                     f"row {numbers[bad]} of {self._what}: {key} contain NaN or Inf; impute or drop that row first"
                 )
@@ -95,7 +94,9 @@ class LazyInputs:
         self.source, self.numbers = source, numbers
 
     def __len__(self) -> int:
-        return self.source.count if self.numbers is None else len(self.numbers)
+        if self.numbers is None:
+            return self.source.count
+        return len(self.numbers)
 
     def at(self, index: Tensor | slice) -> LazyInputs:
         """The rows `index` of these, still unread."""
@@ -104,23 +105,18 @@ class LazyInputs:
     def read(self, index: Tensor | slice) -> Inputs:
         """The rows `index` of these."""
         numbers = self.source_numbers(index)
-        return (
-            self.source.read(numbers)
-            if len(numbers)
-            else take(self.source.sample, slice(0, 0))
-        )
+        if not len(numbers):
+            return take(self.source.sample, slice(0, 0))
+        return self.source.read(numbers)
 
     def source_numbers(self, index: Tensor | slice = slice(None)) -> Array:
         """The numbers of the rows `index` of these in the source, int64."""
-        if isinstance(index, slice):
-            positions = range(*index.indices(len(self)))
-            return (
-                np.arange(positions.start, positions.stop, positions.step)
-                if self.numbers is None
-                else self.numbers[index]
-            )
-        places = index.cpu().numpy()
-        return places if self.numbers is None else self.numbers[places]
+        places = index if isinstance(index, slice) else index.cpu().numpy()
+        if self.numbers is not None:
+            return self.numbers[places]
+        if isinstance(places, slice):
+            return np.arange(*places.indices(len(self)))
+        return places
 
 
 Held = Inputs | LazyInputs
@@ -146,32 +142,26 @@ def _describe(tensor: Tensor) -> str:
 
 def rows(inputs: Held) -> int:
     """Number of rows of `inputs`."""
-    return (
-        len(inputs)
-        if isinstance(inputs, LazyInputs)
-        else len(next(iter(tensors_by_name(inputs).values())))
-    )
+    if isinstance(inputs, LazyInputs):
+        return len(inputs)
+    return len(next(iter(tensors_by_name(inputs).values())))
 
 
 def take(inputs: Held, index: Tensor | slice) -> Inputs:
     """The rows `index` (int64 numbers, or a slice) of `inputs`, read if they are not in memory."""
     if isinstance(inputs, LazyInputs):
         return inputs.read(index)
-    return (
-        {k: take_rows(v, index) for k, v in inputs.items()}
-        if isinstance(inputs, dict)
-        else take_rows(inputs, index)
-    )
+    if isinstance(inputs, dict):
+        return {name: take_rows(tensor, index) for name, tensor in inputs.items()}
+    return take_rows(inputs, index)
 
 
 def take_rows(value: Tensor, index: Tensor | slice) -> Tensor:
     """The rows `index` of a tensor."""
+    if isinstance(index, slice):
+        return value[index]
     # `value[index]` takes up to fifteen times as long.
-    return (
-        value[index]
-        if isinstance(index, slice)
-        else value.index_select(0, index.to(value.device))
-    )
+    return value.index_select(0, index.to(value.device))
 
 
 def class_numbers(labels: Tensor) -> Tensor:
@@ -179,7 +169,9 @@ def class_numbers(labels: Tensor) -> Tensor:
 
     In a narrower type a comparison with a number beyond its range wraps: `uint8 labels >= 256` is true of all of them.
     """
-    return labels if labels.is_floating_point() else labels.to(torch.int64)
+    if labels.is_floating_point():
+        return labels
+    return labels.to(torch.int64)
 
 
 def join_inputs(parts: Sequence[Held]) -> Held:
@@ -202,22 +194,19 @@ def join_inputs(parts: Sequence[Held]) -> Held:
 
 def sample(inputs: Held) -> Inputs:
     """The first row [1, ...], or none [0, ...] of none: what shapes and types can be read from."""
-    return (
-        inputs.source.sample
-        if isinstance(inputs, LazyInputs)
-        else take(inputs, slice(0, 1))
-    )
+    if isinstance(inputs, LazyInputs):
+        return inputs.source.sample
+    return take(inputs, slice(0, 1))
 
 
 def row_shapes(inputs: Held) -> dict[str, tuple[int, ...]]:
     """Return the shape of one row of each tensor, by name."""
     if isinstance(inputs, Tensor):
         return {"inputs": tuple(inputs.shape[1:])}
-    stored = inputs.source.sample if isinstance(inputs, LazyInputs) else inputs
-    return {
-        name: tuple(tensor.shape[1:])
-        for name, tensor in tensors_by_name(stored).items()
-    }
+    if isinstance(inputs, LazyInputs):
+        inputs = inputs.source.sample
+    tensors = tensors_by_name(inputs)
+    return {name: tuple(tensor.shape[1:]) for name, tensor in tensors.items()}
 
 
 def row_size(inputs: Held) -> int:
@@ -229,7 +218,9 @@ def row_size(inputs: Held) -> int:
 
 def tensors_by_name(inputs: Inputs) -> Mapping[str, Tensor]:
     """Tensors by name; one that has none is called `inputs`."""
-    return inputs if isinstance(inputs, dict) else {"inputs": inputs}
+    if isinstance(inputs, dict):
+        return inputs
+    return {"inputs": inputs}
 
 
 def check_plain(value: object, where: str) -> None:
@@ -265,9 +256,9 @@ class LabelScale(NamedTuple):
 
     def undo(self, values: Tensor) -> Tensor:
         """Stored labels, or outputs of a model [...], in the unit of the label; float64 unless nothing is to be done."""
-        return (
-            values if self == LabelScale() else values.double() * self.scale + self.mean
-        )
+        if self == LabelScale():
+            return values
+        return values.double() * self.scale + self.mean
 
 
 CHUNK = 4096
@@ -303,54 +294,44 @@ class Part(NamedTuple):
 
     def select(self, index: Tensor | slice) -> Part:
         """The rows `index` of this part; unread ones stay so."""
-        inputs = (
-            self.inputs.at(index)
-            if isinstance(self.inputs, LazyInputs)
-            else take(self.inputs, index)
-        )
-        return Part(inputs, take_rows(self.labels, index))
+        labels = take_rows(self.labels, index)
+        if isinstance(self.inputs, LazyInputs):
+            return Part(self.inputs.at(index), labels)
+        return Part(take(self.inputs, index), labels)
 
     def read(self) -> Inputs:
         """The inputs, read if they are not in memory."""
-        return (
-            self.inputs.read(slice(None))
-            if isinstance(self.inputs, LazyInputs)
-            else self.inputs
-        )
+        if isinstance(self.inputs, LazyInputs):
+            return self.inputs.read(slice(None))
+        return self.inputs
 
     def chunks(self) -> Iterator[Part]:
         """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
         chunk_rows = max(1, min(CHUNK, ELEMENTS // row_size(self.inputs)))
         count = len(self)
+        if 0 < count <= chunk_rows:
+            yield self
+            return
         for low in range(0, count, chunk_rows):
-            yield (
-                self
-                if count <= chunk_rows
-                else self.select(slice(low, low + chunk_rows))
-            )
+            yield self.select(slice(low, low + chunk_rows))
 
     def map_tensors(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
         """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""
-        if isinstance(self.inputs, LazyInputs):
-            return Part(self.inputs, change(self.labels, None))
-        if isinstance(self.inputs, dict):
-            return Part(
-                {k: change(v, k) for k, v in self.inputs.items()},
-                change(self.labels, None),
-            )
-        return Part(change(self.inputs, "inputs"), change(self.labels, None))
+        inputs = self.inputs
+        if isinstance(inputs, dict):
+            inputs = {name: change(tensor, name) for name, tensor in inputs.items()}
+        elif not isinstance(inputs, LazyInputs):
+            inputs = change(inputs, "inputs")
+        return Part(inputs, change(self.labels, None))
 
     def check(self, where: str) -> None:
         """Raise `InputError` unless inputs and labels are plain, finite and equally many."""
         tensors = self.tensors()
         for key, value in tensors.items():
             check_plain(value, f"{where}: {key}")
-        counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
-        counts = (
-            {"inputs": rows(self.inputs)}
-            if isinstance(self.inputs, LazyInputs)
-            else counts
-        )
+        counts = {key: len(value) for key, value in tensors.items() if key != "labels"}
+        if isinstance(self.inputs, LazyInputs):
+            counts = {"inputs": len(self.inputs)}
         if {*counts.values()} != {len(self)}:
             raise InputError(
                 f"{where}: inputs have {counts} rows but there are {len(self)} labels; give one label per row"
@@ -363,14 +344,18 @@ class Part(NamedTuple):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what of it is in memory, by name: inputs that are read, and `labels`."""
-        return {
-            **(
-                {}
-                if isinstance(self.inputs, LazyInputs)
-                else tensors_by_name(self.inputs)
-            ),
-            "labels": self.labels,
-        }
+        if isinstance(self.inputs, LazyInputs):
+            return {"labels": self.labels}
+        return {**tensors_by_name(self.inputs), "labels": self.labels}
+
+
+def offsets_from_sizes(sizes: Sequence[int] | Array) -> Array:
+    """Return where each client's positions begin and the last ones end, int64 [n + 1].
+
+    >>> offsets_from_sizes([2, 0, 3])
+    array([0, 2, 2, 5])
+    """
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -395,60 +380,47 @@ class Rows:
         if not present:
             return None
         inputs = join_inputs([p.inputs for p in present])
+        labels = class_numbers(torch.cat([p.labels for p in present]))
         sizes = [0 if p is None else len(p) for p in parts]
-        return cls(
-            inputs,
-            class_numbers(torch.cat([p.labels for p in present])),
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        )
+        return cls(inputs, labels, offsets_from_sizes(sizes))
 
     @classmethod
     def from_indices(
         cls, inputs: Held, labels: Tensor, lists: Sequence[Sequence[int] | Array]
     ) -> Rows:
         """Client i has the rows `lists[i]` of a data set that all clients share in memory."""
-        sizes = np.array([len(part) for part in lists], dtype=np.int64)
-        index = (
-            np.concatenate([np.asarray(part, dtype=np.int64) for part in lists])
-            if len(lists)
-            else np.zeros(0, np.int64)
-        )
+        sizes = [len(part) for part in lists]
+        arrays = [np.asarray(part, dtype=np.int64) for part in lists]
+        index = np.concatenate([np.zeros(0, np.int64), *arrays])
         if index.size and (index.min() < 0 or index.max() >= len(labels)):
             raise InputError(
                 f"index lists name row {int(index.max())} of a data set with {len(labels)} rows"
             )
-        return cls(
-            inputs,
-            class_numbers(labels),
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            index,
-        )
+        return cls(inputs, class_numbers(labels), offsets_from_sizes(sizes), index)
 
     def absorb(self, other: Rows, moves: NDArray[np.bool_]) -> tuple[Rows, Rows | None]:
         """Return these rows with those of `other` added at the clients that `moves` [clients] marks, and the rows left in `other`."""
-        inputs, labels, shift = self.inputs, self.labels, 0
+        inputs, labels = self.inputs, self.labels
+        other_numbers = other.all_numbers()
         if other.inputs is not inputs or other.labels is not labels:
-            inputs, labels, shift = (
-                join_inputs([inputs, other.inputs]),
-                torch.cat([labels, other.labels]),
-                len(labels),
-            )
-        owners, numbers = other.owners(), other.all_numbers() + shift
-        moved_rows = moves[owners]
-        order = np.argsort(
-            np.concatenate([self.owners(), owners[moved_rows]]), kind="stable"
-        )
-        joined = np.concatenate([self.all_numbers(), numbers[moved_rows]])[order]
-        ends = [
-            np.concatenate([[0], np.cumsum(n)])
-            for n in (self.sizes + other.sizes * moves, other.sizes * ~moves)
-        ]
-        remaining = (
-            Rows(inputs, labels, ends[1].astype(np.int64), numbers[~moved_rows])
-            if ends[1][-1]
-            else None
-        )
-        return Rows(inputs, labels, ends[0].astype(np.int64), joined), remaining
+            # The rows of `other` are stored behind ours: their numbers begin where ours end.
+            other_numbers = other_numbers + len(labels)
+            inputs = join_inputs([inputs, other.inputs])
+            labels = torch.cat([labels, other.labels])
+        other_owners = other.owners()
+        is_moved = moves[other_owners]
+
+        # Positions lie client by client. The sort is stable: a client keeps its own rows before those it receives.
+        owners = np.concatenate([self.owners(), other_owners[is_moved]])
+        numbers = np.concatenate([self.all_numbers(), other_numbers[is_moved]])
+        by_client = np.argsort(owners, kind="stable")
+        merged_offsets = offsets_from_sizes(self.sizes + other.sizes * moves)
+        merged = Rows(inputs, labels, merged_offsets, numbers[by_client])
+
+        if is_moved.all():
+            return merged, None
+        left_offsets = offsets_from_sizes(other.sizes * ~moves)
+        return merged, Rows(inputs, labels, left_offsets, other_numbers[~is_moved])
 
     @property
     def sizes(self) -> Array:
@@ -457,17 +429,15 @@ class Rows:
 
     def positions(self, client: int) -> slice | Array:
         """Return where the rows of client number `client` lie in `inputs` and `labels`."""
-        low, high = int(self.offsets[client]), int(self.offsets[client + 1])
-        return slice(low, high) if self.index is None else self.index[low:high]
+        positions = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+        return positions if self.index is None else self.index[positions]
 
     def numbers(self, client: int) -> Array:
         """The same as an array of row numbers."""
         positions = self.positions(client)
-        return (
-            np.arange(positions.start, positions.stop, dtype=np.int64)
-            if isinstance(positions, slice)
-            else positions
-        )
+        if isinstance(positions, slice):
+            return np.arange(positions.start, positions.stop, dtype=np.int64)
+        return positions
 
     def owners(self) -> Array:
         """Return the number of the client to which each position belongs."""
@@ -475,22 +445,23 @@ class Rows:
 
     def all_numbers(self) -> Array:
         """Return the row numbers of all positions."""
-        return np.arange(self.offsets[-1]) if self.index is None else self.index
+        if self.index is None:
+            return np.arange(self.offsets[-1])
+        return self.index
 
     def part(self, client: int) -> Part:
         """The rows of client number `client` (a view where they lie together, else a copy; unread ones stay so)."""
-        place = self.positions(client)
-        return Part(self.inputs, self.labels).select(
-            place if isinstance(place, slice) else torch.from_numpy(place)
-        )
+        positions = self.positions(client)
+        everything = Part(self.inputs, self.labels)
+        if isinstance(positions, slice):
+            return everything.select(positions)
+        return everything.select(torch.from_numpy(positions))
 
     def subset(self, clients: Sequence[int]) -> Rows:
         """Copies of the rows of some clients, by number, and no others."""
         lists = [self.numbers(i) for i in clients]
         numbers = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
-        offsets = np.concatenate(
-            [[0], np.cumsum([len(part) for part in lists])]
-        ).astype(np.int64)
+        offsets = offsets_from_sizes([len(part) for part in lists])
         return Rows(*Part(self.inputs, self.labels).select(numbers), offsets)
 
     def evidence(self) -> Callable[[int], dict[str, Tensor]]:
@@ -504,19 +475,15 @@ class Rows:
 
         def of_client(client: int) -> dict[str, Tensor]:
             part = self.part(client)
-            if not len(part) or not isinstance(part.inputs, LazyInputs):
-                return part.tensors() if len(part) else {}
-            positions = (
-                sampled[
-                    (sampled >= self.offsets[client])
-                    & (sampled < self.offsets[client + 1])
-                ]
-                - self.offsets[client]
-            )
+            if not len(part):
+                return {}
+            if not isinstance(part.inputs, LazyInputs):
+                return part.tensors()
+            low, high = self.offsets[client], self.offsets[client + 1]
+            positions = sampled[(sampled >= low) & (sampled < high)] - low
             numbers = torch.from_numpy(part.inputs.source_numbers())
-            mark = {f"numbers of {part.inputs.source.mark}": numbers}
             return {
-                **mark,
+                f"numbers of {part.inputs.source.mark}": numbers,
                 **part.tensors(),
                 **tensors_by_name(part.inputs.read(torch.from_numpy(positions))),
             }

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
@@ -35,7 +36,14 @@ from coterie.contract.replies import (
     stack,
 )
 from coterie.contract.task import Task
-from coterie.contract.wire import Answer, Ask, Block, ClientCost, nbytes, send
+from coterie.contract.wire import (
+    Answer,
+    Ask,
+    Block,
+    ClientCost,
+    nbytes,
+    send,
+)
 
 
 class AskRecord(NamedTuple):
@@ -101,10 +109,10 @@ class Session:
 
     def rounds_of(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """By key of client memory, the round of the value of each of these clients that counts, or `NEVER`."""
-        return {
-            key: tuple(rounds.get(n, NEVER) for n in names)
-            for key, rounds in self.counted.items()
-        }
+        counted: dict[str, tuple[int, ...]] = {}
+        for key, rounds in self.counted.items():
+            counted[key] = tuple(rounds.get(name, NEVER) for name in names)
+        return counted
 
     def report(self, client: str, round: int, why: str) -> None:
         """Note why a client failed in this round."""
@@ -117,10 +125,11 @@ class Session:
         for key, names in answer.forgot.items():
             self.discard(key, names)
         for key, rounds in answer.remembered.items():
-            self.counted.setdefault(key, {}).update(
-                {n: number for n, number in rounds if n in accepted}
-            )
-        forgetful = {n: key for key, names in answer.forgot.items() for n in names}
+            counted = self.counted.setdefault(key, {})
+            counted.update({n: number for n, number in rounds if n in accepted})
+        forgetful: dict[str, str] = {}
+        for key, names in answer.forgot.items():
+            forgetful.update(dict.fromkeys(names, key))
         for name, key in forgetful.items():
             if not self.failures.get(name, "").startswith(f"round {round},"):
                 self.report(name, round, f"what it kept ({key}) was lost")
@@ -140,9 +149,13 @@ _SINGLE = "an average takes one vector [d + b] of each client"
 
 def clients_at_once(layout: Layout, serves: int) -> int:
     """Return how many clients are asked at once for vectors of this layout if only their mean is wanted."""
-    return min(
-        AT_ONCE, max(1, serves, HELD_BYTES // (layout.size * layout.dtype.itemsize))
-    )
+    fitting = HELD_BYTES // (layout.size * layout.dtype.itemsize)
+    return min(AT_ONCE, max(1, serves, fitting))
+
+
+def _shares(names: Iterable[str], weights: Mapping[str, float]) -> Tensor:
+    """The weights of these clients, float64 [n]."""
+    return torch.tensor([weights[name] for name in names], dtype=torch.float64)
 
 
 class QuorumError(RunError):
@@ -168,13 +181,10 @@ class Exchange(Generic[R]):
         if self._too_few(replies) and replies.failed:
             retried, retry = self._ask_all(self._retry(replies.failed))
             # Checked together: an outlier that is asked again must still stand beside the others.
-            blocks = tuple(
-                Block(r.clients, r.fields) for r in (replies, retried) if len(r)
-            )
-            replies, answer = (
-                self._check_replies(self.ask, Answer(blocks, retried.failed)),
-                Answer.join([answer, retry]),
-            )
+            tries = [Block(r.clients, r.fields) for r in (replies, retried) if len(r)]
+            both = Answer(tuple(tries), retried.failed)
+            replies = self._check_replies(self.ask, both)
+            answer = Answer.join([answer, retry])
         self._settle(replies, answer)
         if self.observer is not None:
             self.observer(self.task, self.ask.payload, replies)
@@ -184,33 +194,28 @@ class Exchange(Generic[R]):
         """The means of vectors with these `weights` of clients, and all else stacked."""
         engine = self.engine
         # An ask of real machines costs a message.
-        at_once = clients_at_once(
-            engine.layout, engine.serves if engine.simulated else AT_ONCE
-        )
+        serves = engine.serves if engine.simulated else AT_ONCE
+        at_once = clients_at_once(engine.layout, serves)
         if len(weights) <= at_once or engine.needs_all or self.observer is not None:
             return self.mean(self.collect(), weights)
         return self._average_blocks(weights, at_once)
 
     def mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors that were all collected; weights as for `average`."""
-        shares = torch.tensor(
-            [weights[n] for n in replies.clients], dtype=torch.float64
-        )
-        vectors = {
-            key: replies.fields[key]
-            for key, kind in self.task.kinds.items()
-            if kind in VECTORS
-        }
-        for key, value in vectors.items():
+        shares = _shares(replies.clients, weights)
+        means: dict[str, Tensor] = {}
+        for key in self._vector_kinds():
+            value = replies.fields[key]
             if value.ndim != 2:
                 raise InputError(
                     f"field {key!r} has shape {list(value.shape)}; {_SINGLE}"
                 )
-        return Average(
-            replies,
-            {key: average(shares, value) for key, value in vectors.items()},
-            shares / shares.sum(),
-        )
+            means[key] = average(shares, value)
+        return Average(replies, means, shares / shares.sum())
+
+    def _vector_kinds(self) -> dict[str, str]:
+        kinds = self.task.kinds
+        return {key: kind for key, kind in kinds.items() if kind in VECTORS}
 
     def _average_blocks(self, weights: Mapping[str, float], at_once: int) -> Average[R]:
         """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
@@ -249,10 +254,8 @@ class Exchange(Generic[R]):
                 f"weights have shape {tuple(tensor.shape)} for {len(names)} clients"
             )
         weights = tensor.tolist()
-        valid = all(math.isfinite(w) and w >= 0 for w in weights) and (
-            sum(weights) > 0 or not weights
-        )
-        if not valid:
+        are_finite = all(math.isfinite(w) and w >= 0 for w in weights)
+        if not are_finite or (weights and not any(weights)):
             raise InputError(
                 f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}"
             )
@@ -278,10 +281,8 @@ class Exchange(Generic[R]):
     def _retry(self, names: Collection[str]) -> Ask:
         context = self.ask.context
         once_more = replace(context, ask=context.ask + 1, number=context.number + 1)
-        return replace(
-            self.ask.to(tuple(n for n in self.ask.names if n in names)),
-            context=once_more,
-        )
+        ask = self.ask.to(tuple(n for n in self.ask.names if n in names))
+        return replace(ask, context=once_more)
 
     def _record(
         self,
@@ -292,17 +293,16 @@ class Exchange(Generic[R]):
         sent: int,
         started: float,
     ) -> None:
-        seconds = time.perf_counter() - started
         record = AskRecord(
-            ask.context.round,
-            ask.context.ask,
-            ask.task,
-            count,
-            failed,
-            nbytes(ask.payload),
-            sent,
-            seconds,
-            answer.costs,
+            round=ask.context.round,
+            ask=ask.context.ask,
+            task=ask.task,
+            clients=count,
+            failed=failed,
+            bytes_down=nbytes(ask.payload),
+            bytes_up=sent,
+            seconds=time.perf_counter() - started,
+            costs=answer.costs,
         )
         self.session.asks.append(record)
 
@@ -324,39 +324,30 @@ class Exchange(Generic[R]):
             if kind != "own" or self.engine.sends_own
         }
         replies, norms = self._check_form(ask, answer, kinds)
-        return (
-            replies.without(self._too_long(replies.clients, norms, medians(norms)))
-            if norms
-            else replies
-        )
+        if not norms:
+            return replies
+        too_long = self._too_long(replies.clients, norms, medians(norms))
+        return replies.without(too_long)
 
     def _check_form(
         self, ask: Ask, answer: Answer, kinds: Mapping[str, str]
     ) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies whose fields of these kinds are what the task declares and have no NaN; norms of vectors [n] by field."""
-        layout = self.engine.layout
-        refused = misfits(
-            answer.blocks, ask, self.task, layout, self.engine.sizes, kinds
-        )
-        blocks = [
-            block
-            for b in answer.blocks
-            if (block := b.without(refused) if refused else b).names
-        ]
-        replies: Replies[R] = stack(ask.names, blocks, {**answer.failed, **refused})
-        dims = {
-            key: self.task.layout_of(key, ask.arguments, layout).dim
-            for key in kinds
-            if kinds[key] in VECTORS
-        }
-        lost, norms = not_finite(kinds, replies, dims)
-        if lost:
-            rows = [i for i, n in enumerate(replies.clients) if n not in lost]
-            replies, norms = (
-                replies.without(lost),
-                {k: v[rows] for k, v in norms.items()},
-            )
-        return replies, norms
+        layout, sizes = self.engine.layout, self.engine.sizes
+        # First shapes and types: only what has the declared shape can be stacked.
+        misshapen = misfits(answer.blocks, ask, self.task, layout, sizes, kinds)
+        well_formed = [block.without(misshapen) for block in answer.blocks]
+        nonempty = [block for block in well_formed if block.names]
+        failed = {**answer.failed, **misshapen}
+        replies: Replies[R] = stack(ask.names, nonempty, failed)
+
+        # Then numbers. Norms are of the parameters alone, without the buffers behind them.
+        dims: dict[str, int] = {}
+        for key, kind in kinds.items():
+            if kind in VECTORS:
+                dims[key] = self.task.layout_of(key, ask.arguments, layout).dim
+        diverged, norms = not_finite(kinds, replies, dims)
+        return _refuse(replies, norms, diverged)
 
     def _too_long(
         self,
@@ -397,13 +388,12 @@ class Exchange(Generic[R]):
         started = time.perf_counter()
         asks = [ask for ask in asks if ask.names]
         names = tuple(sorted(name for ask in asks for name in ask.names))
-        vectors = {
-            key: kind for key, kind in self.task.kinds.items() if kind in VECTORS
-        }
-        sums, norms = (
-            {key: Sum() for key in vectors},
-            {key: list[Tensor]() for key in vectors},
-        )
+        sums: dict[str, Sum] = {}
+        norms: dict[str, list[Tensor]] = {}
+        scalar_kinds = dict(self.task.kinds)
+        for key in self._vector_kinds():
+            sums[key], norms[key] = Sum(), []
+            del scalar_kinds[key]
         block_answers: list[Answer] = []
         sent = 0
         for low in range(0, len(names), at_once):
@@ -414,15 +404,14 @@ class Exchange(Generic[R]):
             sent = max(sent, bytes_of_one)
         answer = Answer.join([Answer(failed=refused or {}), *block_answers])
         added = [name for block in answer.blocks for name in block.names]
-        scalar_kinds = {
-            key: kind for key, kind in self.task.kinds.items() if key not in vectors
-        }
         replies, _ = self._check_form(self.ask, answer, scalar_kinds)
         accepted = [i for i, name in enumerate(added) if name not in replies.failed]
-        lengths = {
-            key: torch.cat(parts)[accepted] for key, parts in norms.items() if parts
-        }
-        usual = medians(lengths) if usual is None else usual
+        lengths: dict[str, Tensor] = {}
+        for key, parts in norms.items():
+            if parts:
+                lengths[key] = torch.cat(parts)[accepted]
+        if usual is None:
+            usual = medians(lengths)
         replies = replies.without(self._too_long(replies.clients, lengths, usual))
         failed = sum(name in replies.failed for name in names)
         self._record(asks[-1], len(names), failed, answer, sent, started)
@@ -439,94 +428,79 @@ class Exchange(Generic[R]):
     ) -> tuple[Answer, int]:
         """Ask some clients and add their vectors; what is left of the answer, and the bytes of one client's reply."""
         answer, sent = self._carry_to(asks, names)
-        kinds = {key: kind for key, kind in self.task.kinds.items() if key in sums}
         strays = find_strays(answer.blocks, names)
         # Each block for itself, since to stack vectors is to copy them.
         ask = self.ask.to(names)
         parts = [
-            self._vectors(block.without(strays), ask, kinds, usual)
-            for block in answer.blocks
+            self._vectors(block.without(strays), ask, usual) for block in answer.blocks
         ]
-        rows = [
-            (name, number, i)
-            for number, (part, _) in enumerate(parts)
-            for i, name in enumerate(part.clients)
-        ]
-        for number, run in groupby(
-            sorted(rows), key=lambda row: row[1]
-        ):  # clients whose rows lie together
-            (part, lengths), places = parts[number], [i for _, _, i in run]
+        # Sums are in the order of names. Clients whose rows lie together are added at once.
+        rows: list[tuple[str, int, int]] = []
+        for number, (part, _) in enumerate(parts):
+            rows += [(name, number, i) for i, name in enumerate(part.clients)]
+        for number, run in groupby(sorted(rows), key=itemgetter(1)):
+            part, lengths = parts[number]
+            places = [i for _, _, i in run]
             span = slice(places[0], places[-1] + 1)
-            shares = torch.tensor(
-                [weights[name] for name in part.clients[span]], dtype=torch.float64
-            )
+            shares = _shares(part.clients[span], weights)
             for key, total in sums.items():
                 total.add(shares, part.fields[key][span])
                 norms[key].append(lengths[key][span])
         # The vectors are added, and the next ask may overwrite them; what is kept of the others is small.
         unsummed: list[Block] = []
+        failed = {**answer.failed, **strays}
         for part, _ in parts:
-            values = {
-                k: v.clone() if isinstance(v, Tensor) else v
-                for k, v in part.fields.items()
-                if k not in sums
-            }
-            unsummed += [Block(part.clients, values)] if len(part) else []
-        failed = {
-            **answer.failed,
-            **strays,
-            **{n: why for part, _ in parts for n, why in part.failed.items()},
-        }
+            failed.update(part.failed)
+            if not len(part):
+                continue
+            values: dict[str, Any] = {}
+            for key, value in part.fields.items():
+                if key not in sums:
+                    is_tensor = isinstance(value, Tensor)
+                    values[key] = value.clone() if is_tensor else value
+            unsummed.append(Block(part.clients, values))
         scalars: Replies[R] = stack(names, unsummed, failed)
-        block = Block(scalars.clients, scalars.fields)
-        return replace(
-            answer, blocks=(block,) if block.names else (), failed=scalars.failed
-        ), sent
+        blocks: tuple[Block, ...] = ()
+        if scalars.clients:
+            blocks = (Block(scalars.clients, scalars.fields),)
+        return replace(answer, blocks=blocks, failed=scalars.failed), sent
 
     def _carry_to(
         self, asks: Sequence[Ask], names: tuple[str, ...]
     ) -> tuple[Answer, int]:
         """The answer of some clients, each to its own ask."""
         name_set = frozenset(names)
-        parts = [(ask, tuple(n for n in ask.names if n in name_set)) for ask in asks]
-        carried = [
-            self._carry(ask.to(part), keep=len(asks) > 1) for ask, part in parts if part
-        ]
-        return Answer.join(answer for answer, _ in carried), max(
-            sent for _, sent in carried
-        )
+        answers: list[Answer] = []
+        most_sent = 0
+        for ask in asks:
+            part = tuple(name for name in ask.names if name in name_set)
+            if part:
+                answer, sent = self._carry(ask.to(part), keep=len(asks) > 1)
+                answers.append(answer)
+                most_sent = max(most_sent, sent)
+        return Answer.join(answers), most_sent
 
     def _vectors(
-        self,
-        block: Block,
-        ask: Ask,
-        kinds: Mapping[str, str],
-        usual: Mapping[str, float] | None,
+        self, block: Block, ask: Ask, usual: Mapping[str, float] | None
     ) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies of a block whose vectors may be added, and their norms [n] by field."""
-        misshapen = {
-            name: f"field {key!r} has shape {list(block.values[key].shape)}; {_SINGLE}"
-            for key in kinds
-            if isinstance(block.values.get(key), Tensor) and block.values[key].ndim != 2
-            for name in block.names
-        }
-        fit = block.without(misshapen)
-        replies, norms = self._check_form(
-            ask, Answer((fit,) if fit.names else (), misshapen), kinds
-        )
+        kinds = self._vector_kinds()
+        answer = Answer((block,) if block.names else ())
+        for key in kinds:
+            value = block.values.get(key)
+            if isinstance(value, Tensor) and value.ndim != 2:
+                why = f"field {key!r} has shape {list(value.shape)}; {_SINGLE}"
+                answer = Answer(failed=dict.fromkeys(block.names, why))
+        replies, norms = self._check_form(ask, answer, kinds)
         refused = outliers(replies.clients, norms, usual or {}, self.max_norm)
-        rows = [i for i, name in enumerate(replies.clients) if name not in refused]
-        return replies.without(refused), {
-            key: norm[rows] for key, norm in norms.items()
-        }
+        return _refuse(replies, norms, refused)
 
     # ---- counted
 
     def _too_few(self, replies: Replies[R]) -> bool:
         count = len(self.ask.names)
-        return len(replies.clients) < (
-            count if self.need == "all" else self.need * count
-        )
+        needed = count if self.need == "all" else self.need * count
+        return len(replies.clients) < needed
 
     def _settle(self, replies: Replies[R], answer: Answer) -> None:
         """Note whose state counts and who failed. Raises `QuorumError` if too few replied."""
@@ -538,11 +512,9 @@ class Exchange(Generic[R]):
             self.session.report(name, number, f"{self.task.name}: {why}")
         if self._too_few(replies) or (self.ask.names and not replies.clients):
             sentence = error_of_all(self.ask.names, replies.failed)
-            raise (
-                InputError(sentence)
-                if sentence
-                else QuorumError(self._quorum_sentence(replies.failed))
-            )
+            if sentence:
+                raise InputError(sentence)
+            raise QuorumError(self._quorum_sentence(replies.failed))
 
     def _quorum_sentence(self, failed: Mapping[str, str]) -> str:
         count = len(self.ask.names)
@@ -552,11 +524,22 @@ class Exchange(Generic[R]):
             f"{quorum} are needed. Failed: "
         )
         cure = ". Correct or remove these clients, then resume"
-        if self.ask.context.round and all(
-            why.startswith(FloatingPointError.__name__) for why in failed.values()
-        ):
+        sign = FloatingPointError.__name__
+        all_diverge = all(why.startswith(sign) for why in failed.values())
+        if self.ask.context.round and all_diverge:
             cure = ". Training diverges: lower the learning rate (local lr) and repeat the run"
         return f"{head}{list_failures(failed, 300 - len(head) - len(cure))}{cure}"
+
+
+def _refuse(
+    replies: Replies[R], norms: Mapping[str, Tensor], refused: Mapping[str, str]
+) -> tuple[Replies[R], dict[str, Tensor]]:
+    """The replies and norms [n] by field without the clients that are refused, for these reasons."""
+    if not refused:
+        return replies, dict(norms)
+    rows = [i for i, name in enumerate(replies.clients) if name not in refused]
+    kept_norms = {key: norm[rows] for key, norm in norms.items()}
+    return replies.without(refused), kept_norms
 
 
 @dataclass(frozen=True)
@@ -581,13 +564,7 @@ class _Tally(Generic[R]):
 
     def average(self, weights: Mapping[str, float]) -> Average[R]:
         """The means: each sum is divided once, by that of the weights."""
-        replies = self.replies
-        shares = torch.tensor(
-            [weights[n] for n in replies.clients], dtype=torch.float64
-        )
+        shares = _shares(self.replies.clients, weights)
         weight_sum = float(shares.sum())
-        return Average(
-            replies,
-            {key: total.divide(weight_sum) for key, total in self.sums.items()},
-            shares / weight_sum,
-        )
+        means = {key: total.divide(weight_sum) for key, total in self.sums.items()}
+        return Average(self.replies, means, shares / weight_sum)

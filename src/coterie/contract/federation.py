@@ -103,12 +103,8 @@ class Federation:
 
         All where a division costs messages, or where numbers depend on which ask a vector comes in (filters, attacks, an observer).
         """
-        if (
-            not self.engine.simulated
-            or self.engine.needs_all
-            or self.filters
-            or self.observer is not None
-        ):
+        order_matters = bool(self.filters) or self.observer is not None
+        if order_matters or self.engine.needs_all or not self.engine.simulated:
             return groups
         size = vectors * self.layout.size * self.layout.dtype.itemsize
         return min(groups, max(1, self.engine.serves, GROUP_BYTES // size))
@@ -222,11 +218,13 @@ class Federation:
         payload: Mapping[str, Any],
         need: Need,
     ) -> Exchange[R]:
-        if not isinstance(task, Task):
+        if isinstance(clients, Task) and not isinstance(task, Task):
             raise InputError(
                 "clients come before the task: federation.ask(clients, task, ...)"
-                if isinstance(clients, Task)
-                else f"a federation is asked a function decorated with @task; got {cut(task)}"
+            )
+        if not isinstance(task, Task):
+            raise InputError(
+                f"a federation is asked a function decorated with @task; got {cut(task)}"
             )
         asked_names = tuple(clients)
         if need != "all" and not (is_number(need) and 0 <= need <= 1):
@@ -236,46 +234,42 @@ class Federation:
         if names != asked_names:
             order = sorted(order, key=asked_names.__getitem__)
         self._check_names(names)
-        values = {
-            k: _reorder(k, v, order) if isinstance(v, PerClient) else v
-            for k, v in payload.items()
-        }
+        values = dict(payload)
+        for key, value in payload.items():
+            if isinstance(value, PerClient):
+                values[key] = _reorder(key, value, order)
         ask_counts = self.session.standing(self.round, self.attempt)
         context = Context(
-            self.seed,
-            self.round,
-            self.attempt,
-            len(self.session.asks),
-            ask_counts.total(),
-            ask_counts[task.name],
-            self.label,
+            seed=self.seed,
+            round=self.round,
+            attempt=self.attempt,
+            ask=len(self.session.asks),
+            number=ask_counts.total(),
+            stream=ask_counts[task.name],
+            label=self.label,
         )
         ask = Ask(
-            names,
-            task.name,
-            values,
-            context,
-            self.session.rounds_of(names),
-            self.filters,
+            names=names,
+            task=task.name,
+            payload=values,
+            context=context,
+            counted=self.session.rounds_of(names),
+            filters=self.filters,
         )
         return Exchange(
-            self.engine,
-            self.session,
-            self.strict_wire,
-            self.max_norm,
-            task,
-            ask,
-            need,
-            self.observer,
+            engine=self.engine,
+            session=self.session,
+            strict_wire=self.strict_wire,
+            max_norm=self.max_norm,
+            task=task,
+            ask=ask,
+            need=need,
+            observer=self.observer,
         )
 
     def _check_names(self, names: tuple[str, ...]) -> None:
-        repeated = (
-            [n for n, count in Counter(names).items() if count > 1]
-            if len(set(names)) < len(names)
-            else []
-        )
-        if repeated:
+        if len(set(names)) < len(names):
+            repeated = [name for name, count in Counter(names).items() if count > 1]
             raise InputError(
                 f"an ask names {', '.join(repeated)} twice; name each client once"
             )

@@ -56,15 +56,12 @@ class Passage:
     def residual(self, like: Tensor) -> Tensor:
         """Return what earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
         zeros = torch.zeros_like(like[0])
-        residuals = [
-            self.memory.only((name,)).get(self._key, zeros)[0] for name in self.names
-        ]
-        return torch.stack(
-            [
-                residual if residual.shape == zeros.shape else zeros
-                for residual in residuals
-            ]
-        )
+        residuals = []
+        for name in self.names:
+            # A client alone, since those of another shape cannot be stacked.
+            residual = self.memory.only((name,)).get(self._key, zeros)[0]
+            residuals.append(residual if residual.shape == zeros.shape else zeros)
+        return torch.stack(residuals)
 
     def leave(self, residual: Tensor) -> None:
         """Keep what this reply leaves out, [n, ...], until the next reply of this field."""
@@ -167,28 +164,31 @@ def apply_filters(
 def _filter_field(
     value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, memory: MemoryView
 ) -> Tensor | Packed:
-    rows, changed = value if dim is None else value[..., :dim], False
+    rows = value if dim is None else value[..., :dim]
+    changed = False
     packing: Filter | None = None
     for position, reply_filter in enumerate(ask.filters):
-        if kind in reply_filter.kinds:
-            passage = Passage(
-                ask.names, field, kind, ask.task, ask.context, memory, position
-            )
-            rows = of_shape(
-                reply_filter.apply(rows, passage),
-                rows.shape,
-                f"{type(reply_filter).__name__}.apply",
-            )
-            changed, packing = True, reply_filter if reply_filter.packs else packing
+        if kind not in reply_filter.kinds:
+            continue
+        passage = Passage(
+            ask.names, field, kind, ask.task, ask.context, memory, position
+        )
+        called = f"{type(reply_filter).__name__}.apply"
+        rows = check_shape(reply_filter.apply(rows, passage), rows.shape, called)
+        changed = True
+        if reply_filter.packs:
+            packing = reply_filter
     if not changed:
         return value
     buffers = rows[..., :0] if dim is None else value[..., dim:]
     if packing is not None:
         return Packed({**packing.pack(rows), _BUFFERS: buffers.contiguous()})
-    return rows if dim is None else torch.cat([rows, buffers], dim=-1)
+    if dim is None:
+        return rows
+    return torch.cat([rows, buffers], dim=-1)
 
 
-def of_shape(sent: Any, shape: Sequence[int], called: str) -> Tensor:
+def check_shape(sent: Any, shape: Sequence[int], called: str) -> Tensor:
     """Return what the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
     if isinstance(sent, Tensor) and sent.shape == tuple(shape):
         return sent
@@ -202,35 +202,25 @@ _BUFFERS = "buffers"
 
 def unpack_answer(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answer:
     """The answer with every field in its own form; whose reply cannot be unpacked has failed."""
-    if Packed not in {
-        type(value) for block in answer.blocks for value in block.values.values()
-    }:
+    values = [value for block in answer.blocks for value in block.values.values()]
+    if not any(isinstance(value, Packed) for value in values):
         return answer
-    packing = next(
-        (reply_filter for reply_filter in ask.filters if reply_filter.packs), None
-    )
+    packing = next((f for f in ask.filters if f.packs), None)
     unpacked: list[Block] = []
-    failed: dict[str, str] = {}
+    failed = dict(answer.failed)
     for block in answer.blocks:
+        fields: dict[str, Any] = {}
         try:
-            values = {
-                k: _unpack_field(
-                    v,
-                    packing,
-                    task.kinds.get(k, ""),
-                    task.layout_of(k, ask.arguments, layout),
-                )
-                for k, v in block.values.items()
-            }
-            unpacked.append(Block(block.names, values))
+            for key, value in block.values.items():
+                sent = task.layout_of(key, ask.arguments, layout)
+                kind = task.kinds.get(key, "")
+                fields[key] = _unpack_field(value, packing, kind, sent)
         except Exception as error:  # it may come from elsewhere
-            failed.update(
-                dict.fromkeys(
-                    block.names,
-                    f"its reply cannot be unpacked ({type(error).__name__}: {error})",
-                )
-            )
-    return replace(answer, blocks=tuple(unpacked), failed={**answer.failed, **failed})
+            why = f"its reply cannot be unpacked ({type(error).__name__}: {error})"
+            failed.update(dict.fromkeys(block.names, why))
+            continue
+        unpacked.append(Block(block.names, fields))
+    return replace(answer, blocks=tuple(unpacked), failed=failed)
 
 
 def _unpack_field(value: Any, packing: Filter | None, kind: str, layout: Layout) -> Any:

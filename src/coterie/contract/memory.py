@@ -78,9 +78,7 @@ class Memory:
         self._notes = {}
         self._round = (round, attempt)
         if self._values:
-            self.unasked = {
-                client for by_client in self._values.values() for client in by_client
-            }
+            self.unasked = set[str]().union(*self._values.values())
 
     def drop_late(
         self, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]
@@ -97,13 +95,11 @@ class Memory:
         for key, by_client in self._values.items():
             for client in clients & by_client.keys():
                 rounds = by_client[client]
-                counted_now = counted.get(key, {}).get(client) == self.round
-                given_up = [
-                    r
-                    for r in rounds
-                    if r > self.round or (r == self.round and not counted_now)
-                ]
-                for late_round in [r for r in given_up if r > self._complete]:
+                # The first round whose value does not count.
+                counts_now = counted.get(key, {}).get(client) == self.round
+                first_late = self.round + 1 if counts_now else self.round
+                first_late = max(first_late, self._complete + 1)
+                for late_round in [r for r in rounds if r >= first_late]:
                     del rounds[late_round]
 
     def read(
@@ -145,12 +141,12 @@ class Memory:
         """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
         if self.unasked:
             self.drop_late(self.unasked, {})
-        return {
-            _join_names(r, key, client): value
-            for key, by_client in self._values.items()
-            for client, rounds in by_client.items()
-            for r, value in rounds.items()
-        }
+        saved: dict[str, Tensor] = {}
+        for key, by_client in self._values.items():
+            for client, rounds in by_client.items():
+                for number, value in rounds.items():
+                    saved[_join_names(number, key, client)] = value
+        return saved
 
     def load(
         self,
@@ -273,22 +269,19 @@ class MemoryView:
 
     def state(self, key: str, default: Tensor) -> ClientState:
         """Return what the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
-        values, counted = self.get(key, default), self._counted.get(key, {})
-        written = key in self._written
-        rounds = [
-            self._memory.round if written else self._read(key, name)[0]
-            for name in self._names
-        ]
-        due = [counted.get(name, NEVER) for name in self._names]
-        lost = {
-            n
-            for n, have, want in zip(self._names, rounds, due, strict=True)
-            if want not in (NEVER, have)
-        }
-        self.forgot.setdefault(key, set()).update(lost)
-        is_counted = [
-            have == want != NEVER for have, want in zip(rounds, due, strict=True)
-        ]
+        counted = self._counted.get(key, {})
+        forgot = self.forgot.setdefault(key, set())
+        rounds, is_counted = [], []
+        for name in self._names:
+            present_round = self._memory.round
+            if key not in self._written:
+                present_round, _ = self._read(key, name)
+            due_round = counted.get(name, NEVER)
+            if due_round not in (NEVER, present_round):
+                forgot.add(name)
+            rounds.append(present_round)
+            is_counted.append(present_round == due_round != NEVER)
+        values = self.get(key, default)
         return ClientState(values, torch.tensor(rounds), torch.tensor(is_counted))
 
     def rounds(self) -> dict[str, dict[str, int]]:
@@ -330,21 +323,24 @@ class MemoryView:
     def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
         """Keep `values` [n, ...], computed from `of`, until the next round begins; they are not copied, and must not change."""
         # A payload may lie in memory that the next message is written to.
-        self._noted[key] = (
-            values.detach(),
-            tuple(v.clone() if isinstance(v, Tensor) else v for v in of),
-        )
+        source = [v.clone() if isinstance(v, Tensor) else v for v in of]
+        self._noted[key] = values.detach(), tuple(source)
 
     def recall(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
         """Return what was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
-        notes = [self._memory.recall(key, name) for name in self._names]
-        is_same_source = {
-            id(source): _equal(source, of) for _, source in filter(None, notes)
-        }
-        return [
-            note[0] if note is not None and is_same_source[id(note[1])] else None
-            for note in notes
-        ]
+        # Clients that were noted together share one source: it is compared once.
+        is_same_source: dict[int, bool] = {}
+        recalled: list[Tensor | None] = []
+        for name in self._names:
+            note = self._memory.recall(key, name)
+            if note is None:
+                recalled.append(None)
+                continue
+            value, source = note
+            if id(source) not in is_same_source:
+                is_same_source[id(source)] = _equal(source, of)
+            recalled.append(value if is_same_source[id(source)] else None)
+        return recalled
 
     def commit(self) -> None:
         """Make the task's writes count."""
@@ -356,10 +352,9 @@ class MemoryView:
                 self._memory.note(key, name, (value, source))
         self._noted.clear()
         for key, values in self._written.items():
+            counted = self._counted.get(key, {})
             for name, value in zip(self._names, values, strict=True):
-                self._memory.write(
-                    key, name, value, self._counted.get(key, {}).get(name, NEVER)
-                )
+                self._memory.write(key, name, value, counted.get(name, NEVER))
         self._written.clear()
 
     def _read(self, key: str, name: str) -> tuple[int, Tensor | None]:
@@ -367,9 +362,13 @@ class MemoryView:
 
 
 def _equal(first_values: tuple[Any, ...], second_values: tuple[Any, ...]) -> bool:
-    return len(first_values) == len(second_values) and all(
-        torch.equal(a, b)
-        if isinstance(a, Tensor) and isinstance(b, Tensor)
-        else type(a) is type(b) and bool(a == b)
-        for a, b in zip(first_values, second_values, strict=True)
-    )
+    if len(first_values) != len(second_values):
+        return False
+    for first, second in zip(first_values, second_values, strict=True):
+        if isinstance(first, Tensor) and isinstance(second, Tensor):
+            is_equal = torch.equal(first, second)
+        else:
+            is_equal = type(first) is type(second) and bool(first == second)
+        if not is_equal:
+            return False
+    return True

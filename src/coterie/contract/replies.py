@@ -105,27 +105,21 @@ def stack(
     asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, str]
 ) -> Replies[Any]:
     """The replies of all blocks in one, sorted by name."""
+    failed = {name: failed[name] for name in asked if name in failed}
+    if not blocks:
+        return Replies((), asked, {}, failed)
     if len(blocks) == 1 and list(blocks[0].names) == sorted(blocks[0].names):
-        return Replies(
-            blocks[0].names,
-            asked,
-            blocks[0].values,
-            {n: failed[n] for n in asked if n in failed},
-        )
-    replied = [n for block in blocks for n in block.names]
+        return Replies(blocks[0].names, asked, blocks[0].values, failed)
+    replied = [name for block in blocks for name in block.names]
     order = sorted(range(len(replied)), key=replied.__getitem__)
+    # The inverse of `order`: where each reply goes, block by block.
     rank = iter(sorted(range(len(order)), key=order.__getitem__))
     places = [list(islice(rank, len(block.names))) for block in blocks]
-    values = {
-        key: _stack_field([b.values[key] for b in blocks], order, places)
-        for key in (blocks[0].values if blocks else ())
-    }
-    return Replies(
-        tuple(replied[i] for i in order),
-        asked,
-        values,
-        {n: failed[n] for n in asked if n in failed},
-    )
+    fields: dict[str, Any] = {}
+    for key in blocks[0].values:
+        parts = [block.values[key] for block in blocks]
+        fields[key] = _stack_field(parts, order, places)
+    return Replies(tuple(replied[i] for i in order), asked, fields, failed)
 
 
 def _stack_field(
@@ -136,7 +130,7 @@ def _stack_field(
         rows = [item for part in parts for item in part]
         return tuple(rows[i] for i in order)
     if len(parts) == 1:
-        return parts[0] if order == list(range(len(order))) else parts[0][order]
+        return parts[0][order]
     stacked = parts[0].new_empty(len(order), *parts[0].shape[1:])
     for place, part in zip(places, parts, strict=True):
         stacked[place] = part
@@ -154,16 +148,15 @@ LOSSES = ("loss", "gap", "stay")
 def has_form(value: Any, kind: str, count: int, layout: Layout) -> bool:
     """Return True if a field of a reply has a row for each of `count` clients, and a vector the form of a model vector."""
     if not isinstance(value, Tensor):
-        return (
-            kind == "other" and isinstance(value, tuple | list) and len(value) == count
-        )
+        is_list = isinstance(value, tuple | list)
+        return kind == "other" and is_list and len(value) == count
     if value.shape[:1] != (count,):
         return False
-    return kind not in VECTORS or (
-        value.ndim > 1
-        and value.shape[-1] == layout.size
-        and value.dtype == layout.dtype
-    )
+    if kind not in VECTORS:
+        return True
+    if value.ndim < 2 or value.shape[-1] != layout.size:
+        return False
+    return value.dtype == layout.dtype
 
 
 def misfits(
@@ -187,37 +180,37 @@ def misfits(
     refused = find_strays(blocks, ask.names)
     for block in blocks:
         for key in block.values.keys() - task.kinds.keys():
-            refused.update(
-                dict.fromkeys(
-                    block.names,
-                    f"it sends a field {key[:40]!r}, which nobody asked for",
-                )
-            )
+            unknown = f"it sends a field {key[:40]!r}, which nobody asked for"
+            refused.update(dict.fromkeys(block.names, unknown))
     for key, kind in kinds.items():
         expected = _find_form(blocks, key, ask, task, layout)
-        sent = task.layout_of(key, ask.arguments, layout) if kind in VECTORS else layout
+        form = task.forms.get(key)
+        sent = layout
+        if kind in VECTORS:
+            sent = task.layout_of(key, ask.arguments, layout)
         for block in blocks:
             value, count = block.values.get(key), len(block.names)
             if not has_form(value, kind, count, sent) or _form(value) != expected:
                 why = dict.fromkeys(block.names, _misfit(key, value, expected))
             else:
-                why = _out_of_range(
-                    key, value, block.names, task.forms.get(key), ask, sizes
-                )
+                why = _out_of_range(key, value, block.names, form, ask, sizes)
             refused = {**why, **refused}  # the first field that is wrong is named
     return refused
 
 
 def find_strays(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, str]:
     """Return why replies of clients are refused that were not asked, or that answered more than once."""
-    answered, names = [n for block in blocks for n in block.names], frozenset(clients)
+    answered = [name for block in blocks for name in block.names]
+    names = frozenset(clients)
+    strays: dict[str, str] = {}
     if len(names.intersection(answered)) == len(answered):
-        return {}
-    return {
-        n: f"it answered {k} times" if n in names else "nobody asked it"
-        for n, k in Counter(answered).items()
-        if k > 1 or n not in names
-    }
+        return strays
+    for name, times in Counter(answered).items():
+        if name not in names:
+            strays[name] = "nobody asked it"
+        elif times > 1:
+            strays[name] = f"it answered {times} times"
+    return strays
 
 
 def row_shape(
@@ -234,45 +227,36 @@ def _find_form(
 
     None stands for no reply that could be read.
     """
-    form = task.forms.get(key)
+    form, kind = task.forms.get(key), task.kinds[key]
     if form is not None:
-        return torch.Size(
-            row_shape(form, ask.arguments, layout)
-        ), form.dtype or layout.dtype
+        shape = row_shape(form, ask.arguments, layout)
+        return torch.Size(shape), form.dtype or layout.dtype
     votes: Counter[tuple[Any, ...]] = Counter()
     for block in blocks:
         value = block.values.get(key)
-        if has_form(value, task.kinds[key], len(block.names), layout) and isinstance(
-            value, Tensor
-        ) != (key in task.texts):
+        is_declared_type = isinstance(value, Tensor) != (key in task.texts)
+        if is_declared_type and has_form(value, kind, len(block.names), layout):
             votes[_form(value)] += len(block.names)
-    one_vector = (
-        (torch.Size((layout.size,)), layout.dtype)
-        if task.kinds[key] in VECTORS
-        else None
-    )
     if not votes:
-        return one_vector
+        return (torch.Size((layout.size,)), layout.dtype) if kind in VECTORS else None
     commonest, count = votes.most_common(1)[0]
     return commonest if 2 * count > votes.total() else ()
 
 
 def _form(value: Any) -> tuple[Any, ...]:
-    return (
-        (value.shape[1:], value.dtype) if isinstance(value, Tensor) else (type(value),)
-    )
+    if isinstance(value, Tensor):
+        return value.shape[1:], value.dtype
+    return (type(value),)
 
 
 def _misfit(key: str, value: Any, expected: tuple[Any, ...] | None) -> str:
     if not isinstance(value, Tensor):
         return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
-    expectation = (
-        f"; expected {[1, *expected[0]]} and {expected[1]}"
-        if expected and len(expected) == 2
-        else ""
-    )
+    expectation = ""
     if expected == ():  # one of two would else choose for both
         expectation = "; the replies differ, and the task declares no form (coterie.Form) that would tell which is right"
+    elif expected is not None and len(expected) == 2:
+        expectation = f"; expected {[1, *expected[0]]} and {expected[1]}"
     return f"field {key!r} has shape {list(value.shape)} and {value.dtype}{expectation}"
 
 
@@ -284,41 +268,37 @@ def _out_of_range(
     ask: Ask,
     sizes: Callable[[str], Mapping[str, int]],
 ) -> dict[str, str]:
+    refused: dict[str, str] = {}
     if form is None or not isinstance(value, Tensor):
-        return {}
+        return refused
     if form.facts:
         fact_sizes = sizes(str(ask.payload.get("part", "train")))
-        reply_sizes = zip(names, value.tolist(), strict=True)
-        return {
-            n: f"field {key!r} says {rows:g} rows, but the facts of this client {fact_sizes[n]}"
-            for n, rows in reply_sizes
-            if n in fact_sizes and rows != fact_sizes[n]
-        }
+        for name, rows in zip(names, value.tolist(), strict=True):
+            if name in fact_sizes and rows != fact_sizes[name]:
+                refused[name] = (
+                    f"field {key!r} says {rows:g} rows, but the facts of this client {fact_sizes[name]}"
+                )
+        return refused
     if form.within == (-math.inf, math.inf):
-        return {}
+        return refused
     low, high = form.within(ask.arguments) if callable(form.within) else form.within
     if form.most is not None:
         fact_sizes = sizes("train")
-        highest = [
-            form.most(ask.arguments, fact_sizes[n]) if n in fact_sizes else math.inf
-            for n in names
-        ]
+        highest = [math.inf] * len(names)
+        for i, name in enumerate(names):
+            if name in fact_sizes:
+                highest[i] = form.most(ask.arguments, fact_sizes[name])
         high = torch.tensor(highest, dtype=torch.float64)
-    bad_rows = (
-        ((value < low) | (value > high)).flatten(1).any(1)
-        if value.ndim > 1
-        else (value < low) | (value > high)
-    )
-    bound = (
-        f" (at least {low:g})"
-        if isinstance(low, float) and isinstance(high, float) and math.isinf(high)
-        else ""
-    )
-    return {
-        n: f"field {key!r} has a value out of its range{bound}"
-        for n, outside in zip(names, bad_rows.tolist(), strict=True)
-        if outside
-    }
+    is_outside = (value < low) | (value > high)
+    if value.ndim > 1:
+        is_outside = is_outside.flatten(1).any(1)
+    bound = ""
+    if isinstance(low, float) and isinstance(high, float) and math.isinf(high):
+        bound = f" (at least {low:g})"
+    for name, outside in zip(names, is_outside.tolist(), strict=True):
+        if outside:
+            refused[name] = f"field {key!r} has a value out of its range{bound}"
+    return refused
 
 
 def not_finite(
@@ -330,7 +310,9 @@ def not_finite(
     """
     refused: dict[str, str] = {}
     norms: dict[str, Tensor] = {}
-    for key, kind in kinds.items() if len(replies) else ():
+    if not len(replies):
+        return refused, norms
+    for key, kind in kinds.items():
         value = replies.fields[key]
         if not (isinstance(value, Tensor) and value.is_floating_point()):
             continue
@@ -340,11 +322,9 @@ def not_finite(
             dim = dims[key]
             heads = value[..., :dim].flatten(1)
             norms[key] = torch.linalg.vector_norm(heads, dim=1)
-            sums = (
-                [norms[key], value[..., dim:]]
-                if value.shape[-1] > dim
-                else [norms[key]]
-            )
+            sums = [norms[key]]
+            if value.shape[-1] > dim:
+                sums.append(value[..., dim:])
         if math.isfinite(sum([terms.sum().item() for terms in sums])):
             continue
         finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
@@ -358,10 +338,11 @@ def not_finite(
 
 def medians(norms: Mapping[str, Tensor]) -> dict[str, float]:
     """The median of norms [n] by field; 0 for less than three, of which none can be called far from the others."""
-    return {
-        key: float(values.median()) if len(values) >= 3 else 0.0
-        for key, values in norms.items()
-    }
+    usual = dict.fromkeys(norms, 0.0)
+    for key, values in norms.items():
+        if len(values) >= 3:
+            usual[key] = float(values.median())
+    return usual
 
 
 def outliers(
@@ -374,11 +355,9 @@ def outliers(
     refused: dict[str, str] = {}
     for key, values in norms.items():
         median = usual.get(key, 0.0)
-        for i in (
-            torch.nonzero(values > max_norm * median).flatten().tolist()
-            if median > 0
-            else ()
-        ):
+        if median <= 0:
+            continue
+        for i in torch.nonzero(values > max_norm * median).flatten().tolist():
             refused[names[i]] = (
                 f"field {key!r} has norm {float(values[i]):.3g}, over {max_norm:g} times the median {median:.3g}"
             )
@@ -403,5 +382,7 @@ def error_of_all(names: Sequence[str], failed: Mapping[str, str]) -> str:
     if not names or not all(failed.get(name, "").startswith(sign) for name in names):
         return ""
     shown = ", ".join(plain(name, 40) for name in names[:3])
-    remainder = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"client{'s' if len(names) > 1 else ''} {shown}{remainder}: {failed[names[0]].removeprefix(sign)}"
+    if len(names) > 3:
+        shown += f" and {len(names) - 3} more"
+    noun = "client" if len(names) == 1 else "clients"
+    return f"{noun} {shown}: {failed[names[0]].removeprefix(sign)}"

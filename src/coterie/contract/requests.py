@@ -67,10 +67,10 @@ def asks(
 
 def as_many(names: Any) -> Callable[[int], int]:
     """Return how many clients a setting names, as a function of their number: "all", one name, or several."""
-    all_clients = names in ("all", ("all",), ["all"])
-    return lambda clients: (
-        clients if all_clients else 1 if isinstance(names, str) else len(names)
-    )
+    if names in ("all", ("all",), ["all"]):
+        return lambda clients: clients
+    count = 1 if isinstance(names, str) else len(names)
+    return lambda clients: count
 
 
 class Limits(NamedTuple):
@@ -93,14 +93,12 @@ class Limits(NamedTuple):
 
 def declarations(owner: Any) -> dict[str, tuple[Asks, Any]]:
     """Return what a method and its sampler ask, by name of the task, each with whose settings its fields hold."""
-    sampler = getattr(owner, "sampler", None)
-    owners = (owner,) if sampler is None else (owner, sampler)
-    every = [
-        (entry if isinstance(entry, Asks) else Asks(entry), owner)
-        for owner in owners
-        for entry in getattr(owner, "tasks", ())
-    ]
-    return {entry.task.name: (entry, owner) for entry, owner in every}
+    declared: dict[str, tuple[Asks, Any]] = {}
+    for asking in (owner, getattr(owner, "sampler", None)):
+        for entry in getattr(asking, "tasks", ()):
+            ask = entry if isinstance(entry, Asks) else Asks(entry)
+            declared[ask.task.name] = ask, asking
+    return declared
 
 
 def check_payload(
@@ -123,29 +121,20 @@ def check_payload(
             if declared.needed:
                 raise InputError(f"{name} needs the field {key!r}")
             continue
-        value = payload[key]
+        value, why = payload[key], ""
         if declared.tensor:
-            if value is None and (
-                declared.optional or (declared.holds is not None and declared.holds.own)
-            ):
+            holds = declared.holds
+            may_be_none = declared.optional or (holds is not None and holds.own)
+            if value is None and may_be_none:
                 continue
-            why = _wrong(
-                declared.holds, value, limits, declaration.most_models(limits.clients)
-            )
+            models = declaration.most_models(limits.clients)
+            why = _wrong(holds, value, limits, models)
         else:
-            allowed = (
-                declaration.values[key]
-                if key in declaration.values
-                else getattr(owner, key, _UNDECLARED)
-            )
-            undeclared = "nobody declares what it may hold (tasks)"
-            why = (
-                undeclared
-                if allowed is _UNDECLARED
-                else ""
-                if _allows(allowed, value, limits.rounds)
-                else "it is another value"
-            )
+            allowed = declaration.values.get(key, getattr(owner, key, _UNDECLARED))
+            if allowed is _UNDECLARED:
+                why = "nobody declares what it may hold (tasks)"
+            elif not _allows(allowed, value, limits.rounds):
+                why = "it is another value"
         if why:
             raise InputError(
                 f"the approved plan does not allow this {key!r} of {name}: {why}"
@@ -178,23 +167,21 @@ def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
     tensor = value.tensor if isinstance(value, PerClient) else value
     if not isinstance(tensor, Tensor):
         return "it is not a tensor"
-    if holds.each is not None and per_client is not holds.each:
-        return (
-            "it must come to each client alone"
-            if holds.each
-            else "it must be the same for all clients"
-        )
+    if holds.each is True and not per_client:
+        return "it must come to each client alone"
+    if holds.each is False and per_client:
+        return "it must be the same for all clients"
     shape = tuple(tensor.shape)
     if per_client:
         if shape[:1] != (1,):
             return "it must hold one row for this client"
         shape = shape[1:]
-    if len(shape) != len(holds.shape) or not all(
-        map(_fits, shape, holds.shape, [(limits, models)] * len(shape))
-    ):
-        return (
-            f"its shape is {list(shape)[:8]}, not [{', '.join(map(str, holds.shape))}]"
-        )
+    fits = len(shape) == len(holds.shape)
+    for size, dimension in zip(shape, holds.shape, strict=False):
+        fits = fits and _fits(size, dimension, limits, models)
+    if not fits:
+        expected = ", ".join(map(str, holds.shape))
+        return f"its shape is {list(shape)[:8]}, not [{expected}]"
     dtype = holds.dtype or limits.dtype
     if tensor.dtype != dtype:
         return f"it is {str(tensor.dtype).removeprefix('torch.')}, not {str(dtype).removeprefix('torch.')}"
@@ -206,14 +193,15 @@ def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
     return ""
 
 
-def _fits(size: int, dimension: Any, bounds: tuple[Limits, int]) -> bool:
-    limits, models = bounds
+def _fits(size: int, dimension: Any, limits: Limits, models: int) -> bool:
     if isinstance(dimension, tuple):
-        return any(_fits(size, alternative, bounds) for alternative in dimension)
+        return any(_fits(size, choice, limits, models) for choice in dimension)
     if isinstance(dimension, int):
         return size == dimension
-    if dimension in ("clients", "models"):
-        return 1 <= size <= (limits.clients if dimension == "clients" else models)
+    if dimension == "clients":
+        return 1 <= size <= limits.clients
+    if dimension == "models":
+        return 1 <= size <= models
     return bool(size == getattr(limits, dimension))
 
 

@@ -189,16 +189,18 @@ class PayloadField(NamedTuple):
 
 def _payload_field(hint: Any, required: bool) -> PayloadField:
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    kinds = [get_args(a)[0] if get_origin(a) is Annotated else a for a in alternatives]
-    holds = [
-        h
-        for a in alternatives
-        if get_origin(a) is Annotated
-        for h in get_args(a)[1:]
-        if isinstance(h, Holds)
-    ]
+    kinds: list[Any] = []
+    holds: list[Holds] = []
+    for alternative in alternatives:
+        if get_origin(alternative) is Annotated:
+            alternative, *notes = get_args(alternative)
+            holds += [note for note in notes if isinstance(note, Holds)]
+        kinds.append(alternative)
     return PayloadField(
-        Tensor in kinds, next(iter(holds), None), NoneType in kinds, required
+        tensor=Tensor in kinds,
+        holds=holds[0] if holds else None,
+        optional=NoneType in kinds,
+        needed=required,
     )
 
 
@@ -257,30 +259,29 @@ class Task(Generic[R]):
     def kinds(self) -> Mapping[str, str]:
         """What each field of the reply is, by name: see the attribute of `Task`."""
         hints = get_type_hints(self.reply, include_extras=True)
-        return {
-            k: get_args(v)[1] if get_origin(v) is Annotated else "other"
-            for k, v in hints.items()
-        }
+        kinds = dict.fromkeys(hints, "other")
+        for key, hint in hints.items():
+            if get_origin(hint) is Annotated:
+                kinds[key] = get_args(hint)[1]
+        return kinds
 
     @cached_property
     def forms(self) -> Mapping[str, Form]:
         """Return what fields must look like, where that is declared."""
         hints = get_type_hints(self.reply, include_extras=True)
-        return {
-            k: form
-            for k, v in hints.items()
-            for form in get_args(v)[2:]
-            if isinstance(form, Form)
-        }
+        forms: dict[str, Form] = {}
+        for key, hint in hints.items():
+            for note in get_args(hint)[2:]:
+                if isinstance(note, Form):
+                    forms[key] = note
+        return forms
 
     def layout_of(self, field: str, payload: Payload, layout: Layout) -> Layout:
         """The layout of the vectors of a field of the reply, where models have this one."""
         form = self.forms.get(field)
-        return (
-            layout
-            if form is None or form.layout is None
-            else form.layout(payload, layout)
-        )
+        if form is None or form.layout is None:
+            return layout
+        return form.layout(payload, layout)
 
     @cached_property
     def payload(self) -> Mapping[str, PayloadField]:

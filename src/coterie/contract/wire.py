@@ -32,6 +32,7 @@ _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
 
 _PLAIN = (bool, int, float, str, type(None))
 """Values that are JSON as they are."""
+_PLAIN_TYPES = frozenset(_PLAIN)
 
 _Tensors = Sequence[Tensor] | Mapping[int, Tensor | None]
 T = TypeVar("T")
@@ -67,16 +68,15 @@ def to_json(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, tuple | list):
-        return [v if isinstance(v, _PLAIN) else to_json(v) for v in value]
-    if dataclasses.is_dataclass(value) and wire_types().get(
-        type(value).__name__
-    ) is type(value):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        plain = {
-            name: v if isinstance(v, _PLAIN) else to_json(v)
-            for name, v in fields.items()
-        }
-        return {"type": type(value).__name__, "fields": plain}
+        if _PLAIN_TYPES.issuperset(map(type, value)):  # often names of all clients
+            return list(value)
+        return [to_json(v) for v in value]
+    name = type(value).__name__
+    if dataclasses.is_dataclass(value) and wire_types().get(name) is type(value):
+        fields = {}
+        for field_ in dataclasses.fields(value):
+            fields[field_.name] = to_json(getattr(value, field_.name))
+        return {"type": name, "fields": fields}
     raise InputError(
         f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, PerClient(tensor) and dataclasses "
         "registered with @wire_type"
@@ -92,9 +92,8 @@ def from_json(value: Any) -> Any:
             raise InputError(
                 f"a payload names the unknown type {value.get('type')!r}; import the module that registers it"
             )
-        return wire_types()[value["type"]](
-            **{k: from_json(v) for k, v in value["fields"].items()}
-        )
+        fields = {key: from_json(v) for key, v in value["fields"].items()}
+        return wire_types()[value["type"]](**fields)
     return value
 
 
@@ -110,10 +109,12 @@ def put_together(text: str, tensors: _Tensors) -> dict[str, Any]:
 
 
 def _apart(value: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(value, PerClient | Tensor):
-        tensor = value.tensor if isinstance(value, PerClient) else value
-        tensors.append(tensor.detach().contiguous())
-        return {"each" if isinstance(value, PerClient) else "tensor": len(tensors) - 1}
+    if isinstance(value, PerClient):
+        tensors.append(value.tensor.detach().contiguous())
+        return {"each": len(tensors) - 1}
+    if isinstance(value, Tensor):
+        tensors.append(value.detach().contiguous())
+        return {"tensor": len(tensors) - 1}
     if _ENVELOPES.get(type(value).__name__) is not type(value):
         return to_json(value)
     names = [f.name for f in dataclasses.fields(_ENVELOPES[type(value).__name__])]
@@ -137,11 +138,12 @@ def _together(value: Any, tensors: _Tensors) -> Any:
     if "values" in value:
         return {k: _together(v, tensors) for k, v in value["values"].items()}
     if "envelope" in value:
-        return _ENVELOPES[value["envelope"]](
-            **{k: _together(v, tensors) for k, v in value["fields"].items()}
-        )
-    tensor = tensors[value["each"] if "each" in value else value["tensor"]]
-    return PerClient(tensor) if "each" in value and tensor is not None else tensor
+        fields = {k: _together(v, tensors) for k, v in value["fields"].items()}
+        return _ENVELOPES[value["envelope"]](**fields)
+    if "each" not in value:
+        return tensors[value["tensor"]]
+    tensor = tensors[value["each"]]
+    return None if tensor is None else PerClient(tensor)
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
@@ -168,21 +170,16 @@ def decode(message: bytes, longest_head: int | None = None) -> dict[str, Any]:
     with _readable(message):
         text = _text(message, longest_head)
         named = load(message)
-        return put_together(
-            text, [align(named[str(number)]) for number in range(len(named))]
-        )
+        tensors = [align(named[str(number)]) for number in range(len(named))]
+        return put_together(text, tensors)
 
 
 def send(values: Mapping[str, Any]) -> dict[str, Any]:
     """`decode(encode(values))`, with each tensor on the device on which it was."""
-    text, tensors = take_apart(decode(encode(values)))
-    return put_together(
-        text,
-        [
-            new.to(old.device)
-            for new, old in zip(tensors, take_apart(values)[1], strict=True)
-        ],
-    )
+    text, received = take_apart(decode(encode(values)))
+    _, sent = take_apart(values)
+    tensors = [new.to(old.device) for new, old in zip(received, sent, strict=True)]
+    return put_together(text, tensors)
 
 
 def header(message: bytes, longest_head: int | None = None) -> dict[str, Any]:
@@ -195,12 +192,8 @@ def _text(message: bytes, longest_head: int | None) -> str:
     length = int.from_bytes(message[:8], "little")
     if longest_head is not None and length > longest_head:
         raise ValueError(f"a head of {length} bytes, more than {longest_head}")
-    text = str(
-        json.loads(_shallow(message[8 : 8 + length].decode()))["__metadata__"][
-            "coterie"
-        ]
-    )
-    return _shallow(text)
+    head = json.loads(_shallow(message[8 : 8 + length].decode()))
+    return _shallow(str(head["__metadata__"]["coterie"]))
 
 
 def _shallow(text: str) -> str:
@@ -248,10 +241,10 @@ def nbytes(values: Mapping[str, Any]) -> int:
             total += value.numel() * value.element_size()
         elif value is None or isinstance(value, str):
             total += _word_bytes(value)
+        elif isinstance(value, int | float):
+            total += 8
         else:
-            total += (
-                8 if isinstance(value, int | float) else len(json.dumps(to_json(value)))
-            )
+            total += len(json.dumps(to_json(value)))
     return total
 
 
@@ -317,21 +310,18 @@ class Ask:
             return self
         number = {n: i for i, n in enumerate(self.names)}
         rows = [number[n] for n in names]
-        payload = {
-            k: PerClient(v.tensor[rows]) if isinstance(v, PerClient) else v
-            for k, v in self.payload.items()
-        }
-        counted = {
-            key: tuple(rounds[i] for i in rows) for key, rounds in self.counted.items()
-        }
+        payload = dict(self.payload)
+        for key, value in payload.items():
+            if isinstance(value, PerClient):
+                payload[key] = PerClient(value.tensor[rows])
+        counted = {key: pick(rounds, rows) for key, rounds in self.counted.items()}
         return replace(self, names=names, payload=payload, counted=counted)
 
     def again(self, names: Collection[str]) -> Ask:
         """The same ask once more to those of its clients that are among `names`."""
         name_set = frozenset(names)
-        return replace(
-            self.to(tuple(n for n in self.names if n in name_set)), repeats=True
-        )
+        part = tuple(n for n in self.names if n in name_set)
+        return replace(self.to(part), repeats=True)
 
     def rounds_by_client(self) -> dict[str, dict[str, int]]:
         """`counted` by key and client."""
@@ -343,10 +333,11 @@ class Ask:
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
         """The payload as the task takes it: a `PerClient` is its tensor [n, ...]."""
-        return {
-            k: v.tensor if isinstance(v, PerClient) else v
-            for k, v in self.payload.items()
-        }
+        arguments = dict(self.payload)
+        for key, value in arguments.items():
+            if isinstance(value, PerClient):
+                arguments[key] = value.tensor
+        return arguments
 
 
 @envelope
@@ -373,8 +364,10 @@ class Block:
         """Bytes of the first client's reply."""
         return sum(map(_bytes_of_one, self.values.values()))
 
-    def without(self, gone: Iterable[str]) -> Block:
+    def without(self, gone: Collection[str]) -> Block:
         """The replies of the clients that are not `gone`."""
+        if not gone:
+            return self
         left_out = set(gone)
         return self.rows([i for i, n in enumerate(self.names) if n not in left_out])
 
@@ -391,11 +384,9 @@ def pick(value: Any, positions: list[int]) -> Any:
     """The rows of a field at these positions."""
     if isinstance(value, Packed):
         return Packed({name: part[positions] for name, part in value.parts.items()})
-    return (
-        value[positions]
-        if isinstance(value, Tensor)
-        else tuple(value[i] for i in positions)
-    )
+    if isinstance(value, Tensor):
+        return value[positions]
+    return tuple(value[i] for i in positions)
 
 
 def _bytes_of_one(value: Any) -> int:
@@ -403,7 +394,9 @@ def _bytes_of_one(value: Any) -> int:
         return sum(map(_bytes_of_one, value.parts.values()))
     if isinstance(value, Tensor):
         return value[:1].numel() * value.element_size()
-    return len(str(value[0])) if isinstance(value, tuple) and value else 0
+    if isinstance(value, tuple) and value:
+        return len(str(value[0]))
+    return 0
 
 
 class ClientCost(NamedTuple):
@@ -440,33 +433,34 @@ class Answer:
     remembered: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        valid = _are(Block, self.blocks) and isinstance(self.costs, tuple)
-        valid = valid and {*map(type, self.costs)} <= {
-            ClientCost,
-            tuple,
-        }  # the wire carries a cost as a plain tuple
-        for block in self.blocks if valid else ():
-            valid = (
-                valid and isinstance(block.values, Mapping) and _are(str, block.names)
-            )
-        for part in (self.failed, self.spent, self.forgot, self.remembered):
-            valid = valid and isinstance(part, Mapping)
-        valid = (
-            valid
-            and _are(str, tuple(self.failed.values()))
-            and _are(int, tuple(self.spent.values()))
-        )
-        for names in self.forgot.values() if valid else ():
-            valid = valid and _are(str, names)
-        for pairs in self.remembered.values() if valid else ():
-            for pair in pairs:
-                valid = (
-                    valid and _are(tuple, (pair,)) and [*map(type, pair)] == [str, int]
-                )
-        if not valid:
+        if not self._is_well_formed():
             raise InputError(
                 "an answer must hold replies, reasons of failures and counts of rows"
             )
+
+    def _is_well_formed(self) -> bool:
+        if not _are(Block, self.blocks):
+            return False
+        if not all(_are(str, block.names) for block in self.blocks):
+            return False
+        # The wire carries a cost as a plain tuple.
+        if not _are((ClientCost, tuple), self.costs):
+            return False
+        mappings: list[Any] = [block.values for block in self.blocks]
+        mappings += [self.failed, self.spent, self.forgot, self.remembered]
+        if not all(isinstance(mapping, Mapping) for mapping in mappings):
+            return False
+        if not _are(str, tuple(self.failed.values())):
+            return False
+        if not _are(int, tuple(self.spent.values())):
+            return False
+        if not all(_are(str, names) for names in self.forgot.values()):
+            return False
+        for pairs in self.remembered.values():
+            for pair in pairs:
+                if type(pair) is not tuple or [*map(type, pair)] != [str, int]:
+                    return False
+        return True
 
     @classmethod
     def join(cls, answers: Iterable[Answer]) -> Answer:
@@ -493,9 +487,10 @@ class Answer:
         return cls(tuple(blocks), failed, spent, tuple(costs), forgot, remembered)
 
 
-def _are(kind: type, values: Any) -> bool:
-    """Return True if `values` is a tuple of nothing but this kind."""
-    return isinstance(values, tuple) and {*map(type, values)} <= {kind}
+def _are(kinds: type | tuple[type, ...], values: Any) -> bool:
+    """Return True if `values` is a tuple of nothing but these kinds, and of no kind derived from them."""
+    allowed = {kinds} if isinstance(kinds, type) else {*kinds}
+    return isinstance(values, tuple) and {*map(type, values)} <= allowed
 
 
 @envelope

@@ -68,9 +68,8 @@ class Description:
 
     def __init__(self) -> None:
         self.code: dict[str, dict[str, str]] = {}
-        self._objects: dict[
-            int, Any
-        ] = {}  # kept, so that no number is given to another one
+        # Described by `id`. The objects are kept, so that no number is given to another one.
+        self._objects: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
         self._added: set[int] = set()
         self._files: set[Path] = set()
@@ -89,6 +88,7 @@ class Description:
         if isinstance(value, complex | bytes | range | torch.dtype | torch.device):
             return repr(value)
         if id(value) not in self._values:
+            # An object that holds itself meets this word on the way round.
             self._objects[id(value)], self._values[id(value)] = value, "itself"
             try:
                 described = self._describe(value, name or type(value).__qualname__)
@@ -96,31 +96,25 @@ class Description:
             except RecursionError:
                 self._add("not covered", name, type(value).__qualname__)
                 described = text = "too deep"
-            self._values[id(value)] = (
-                described if len(text) <= LONGEST else hash_texts(text)
-            )
+            if len(text) > LONGEST:
+                described = hash_texts(text)
+            self._values[id(value)] = described
         return self._values[id(value)]
 
     def fields(self, value: Any, name: str) -> Any:
         """Describe the fields of an object by name, or else what pickle would save of it; arguments as of `value`."""
         if dataclasses.is_dataclass(value):
+            keys = [field.name for field in dataclasses.fields(value)]
             return {
-                f.name: self.value(getattr(value, f.name), f"{name}.{f.name}")
-                for f in dataclasses.fields(value)
+                key: self.value(getattr(value, key), f"{name}.{key}") for key in keys
             }
         if hasattr(value, "_asdict"):
             return self._describe(value._asdict(), name)
-        if (
-            _package(type(value)) == "coterie"
-        ):  # a task, say, remembers what it has looked up
-            self._describe(
-                {
-                    k: v
-                    for k, v in getattr(value, "__dict__", {}).items()
-                    if not isinstance(v, Tensor)
-                },
-                name,
-            )
+        if _package(type(value)) == "coterie":
+            # Only the code of what it holds: a task, say, remembers what it has looked up.
+            held = getattr(value, "__dict__", {})
+            others = {key: v for key, v in held.items() if not isinstance(v, Tensor)}
+            self._describe(others, name)
             return {}
         try:
             saved = None if isinstance(value, os.PathLike) else value.__reduce_ex__(2)
@@ -133,54 +127,42 @@ class Description:
             return {}
         _, arguments, state, items, pairs = (*saved, None, None, None)[:5]
         if arguments in ((), (type(value),)) and items is None and pairs is None:
-            return (
-                self._describe(state, name)
-                if isinstance(state, dict)
-                else self.value(state, name)
-            )
-        return [
-            self.value(part, name)
-            for part in (arguments, state, [*(items or ())], [*(pairs or ())])
-        ]
+            if isinstance(state, dict):
+                return self._describe(state, name)
+            return self.value(state, name)
+        parts = (arguments, state, [*(items or ())], [*(pairs or ())])
+        return [self.value(part, name) for part in parts]
 
     def layers(self, module: nn.Module, name: str = "model") -> str:
         """Hash what a model is beside the numbers that it saves: classes, and all that its layers hold."""
         layers = []
         for path, part in module.named_modules():
             self._add_code(type(part))
-            attributes = {
-                key: value for key, value in vars(part).items() if key not in OF_MODULES
-            }
-            attributes |= {
-                key: part.get_buffer(key)
-                for key in sorted(part._non_persistent_buffers_set)
-            }
-            hooks = [
-                [*value.values()]
-                for key, value in vars(part).items()
-                if key.endswith("_hooks") and value
-            ]
+            attributes, hooks = {}, []
+            for key, value in vars(part).items():
+                if key not in OF_MODULES:
+                    attributes[key] = value
+                if key.endswith("_hooks") and value:
+                    hooks.append([*value.values()])
+            for key in sorted(part._non_persistent_buffers_set):
+                attributes[key] = part.get_buffer(key)
             trained = [
                 key
                 for key, parameter in part.named_parameters(recurse=False)
                 if parameter.requires_grad
             ]
-            hashes = (
-                self.value(attributes, f"{name}.{path}"),
-                self.value(hooks, f"{name}.{path}"),
-            )
-            layers.append([path, type(part).__qualname__, *hashes, trained])
+            attributes_hash = self.value(attributes, f"{name}.{path}")
+            hooks_hash = self.value(hooks, f"{name}.{path}")
+            kind = type(part).__qualname__
+            layers.append([path, kind, attributes_hash, hooks_hash, trained])
         return hash_texts(json.dumps(layers))
 
     def _describe(self, value: Any, name: str) -> Any:
         kind = type(value).__qualname__
         match value:
             case Tensor():
-                if (
-                    value.layout != torch.strided
-                    or value.is_nested
-                    or value.is_quantized
-                ):
+                is_plain = value.layout == torch.strided and not value.is_nested
+                if not is_plain or value.is_quantized:
                     self._add("not covered", name, kind)
                 return hash_tensors({"": value})
             case types.ModuleType():
@@ -228,21 +210,16 @@ class Description:
                 ]
         if isinstance(value, BUILT_IN):
             bound = getattr(value, "__self__", None)
-            return [
-                value.__qualname__,
-                None
-                if isinstance(bound, types.ModuleType)
-                else self.value(bound, name),
-            ]
+            if isinstance(bound, types.ModuleType):
+                bound = None
+            return [value.__qualname__, self.value(bound, name)]
         self._add_code(type(value))
         return [kind, self.fields(value, name)]
 
     def _key(self, key: Any) -> str:
-        return (
-            key
-            if isinstance(key, str)
-            else f"{type(key).__qualname__} {json.dumps(self.value(key))}"
-        )
+        if isinstance(key, str):
+            return key
+        return f"{type(key).__qualname__} {json.dumps(self.value(key))}"
 
     def _describe_code(self, code: Any) -> Any:
         self._add_code(code)
@@ -268,61 +245,43 @@ class Description:
         elif id(code) not in self._added:
             self._added.add(id(code))
             file = _file_of(module)
-            kind = "class" if inspect.isclass(code) else "function"
-            text = hash_texts(
-                json.dumps(
-                    self._class(code) if inspect.isclass(code) else self._function(code)
-                )
-            )
-            self._add(
-                "this program" if file is None else file.name,
-                f"{kind} {code.__qualname__}",
-                text,
-            )
+            if inspect.isclass(code):
+                kind, described = "class", self._class(code)
+            else:
+                kind, described = "function", self._function(code)
+            where = "this program" if file is None else file.name
+            text = hash_texts(json.dumps(described))
+            self._add(where, f"{kind} {code.__qualname__}", text)
 
     def _class(self, code: type) -> Any:
         for parent in (*code.__bases__, type(code)):
             self._add_code(parent)
-        members = {
-            name: value
-            for name, value in vars(code).items()
-            if name not in MADE and not name.startswith("_abc")
-        }
-        return {
-            name: self.value(value, f"{code.__qualname__}.{name}")
-            for name, value in members.items()
-            if not isinstance(
-                value, types.MemberDescriptorType | types.GetSetDescriptorType
-            )
-        }
+        described = {}
+        slots = types.MemberDescriptorType | types.GetSetDescriptorType
+        for name, value in vars(code).items():
+            if name in MADE or name.startswith("_abc") or isinstance(value, slots):
+                continue
+            described[name] = self.value(value, f"{code.__qualname__}.{name}")
+        return described
 
     def _function(self, function: types.FunctionType) -> Any:
         name = function.__qualname__
         cells = {}
-        for key, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
-            cells[key] = (
-                self.value(cell.cell_contents, f"{name}.{key}")
-                if _has_value(cell)
-                else "empty"
-            )
-        named = {
-            key: function.__globals__[key]
-            for key in _names(function.__code__)
-            if key in function.__globals__
-        }
-        return [
-            _bytecode(function.__code__),
-            self.value(function.__defaults__, name),
-            self.value(function.__kwdefaults__, name),
-            cells,
-            {key: self.value(value, key) for key, value in sorted(named.items())},
-            {
-                key: self.value(value, f"{name}.{key}")
-                for key, value in vars(function).items()
-            },
-        ]
+        code, closure = function.__code__, function.__closure__ or ()
+        for key, cell in zip(code.co_freevars, closure, strict=True):
+            cells[key] = "empty"
+            if _has_value(cell):
+                cells[key] = self.value(cell.cell_contents, f"{name}.{key}")
+        defaults = self.value(function.__defaults__, name)
+        named_defaults = self.value(function.__kwdefaults__, name)
+        named = {}
+        for key in sorted(_names(code)):
+            if key in function.__globals__:
+                named[key] = self.value(function.__globals__[key], key)
+        attributes = {}
+        for key, value in vars(function).items():
+            attributes[key] = self.value(value, f"{name}.{key}")
+        return [_bytecode(code), defaults, named_defaults, cells, named, attributes]
 
     def _add_file(self, path: Path | None) -> None:
         """Add each statement of a file, and of the files below its folder that it imports."""
@@ -335,31 +294,26 @@ class Description:
                 continue
             self._files.add(file)
             tree = _parse(file)
+            where = file.relative_to(root).as_posix()
             for name, statement in _statements(tree):
-                self._add(
-                    file.relative_to(root).as_posix(),
-                    name,
-                    hash_texts(ast.dump(statement)),
-                )
-            waiting += [
-                module
-                for name in _import_names(tree)
-                for module in _below(name, file.parent, root)
-            ]
+                self._add(where, name, hash_texts(ast.dump(statement)))
+            for imported in _import_names(tree):
+                waiting += _find_files(imported, file.parent, root)
 
     def _add(self, file: str, name: str, text: str) -> None:
         """Add a leaf; statements of one name are one leaf."""
         leaves = self.code.setdefault(file, {})
-        leaves[name] = hash_texts(leaves[name], text) if name in leaves else text
+        if name in leaves:
+            text = hash_texts(leaves[name], text)
+        leaves[name] = text
 
 
 def _package(value: Any) -> str:
     """The name of the package in which a class, function or module lies."""
-    name = (
-        value.__name__
-        if isinstance(value, types.ModuleType)
-        else getattr(value, "__module__", None) or ""
-    )
+    if isinstance(value, types.ModuleType):
+        name = value.__name__
+    else:
+        name = getattr(value, "__module__", None) or ""
     return str(name).partition(".")[0]
 
 
@@ -373,19 +327,24 @@ def _has_value(cell: Any) -> bool:
 
 def _names(code: types.CodeType) -> set[str]:
     """Names that a function and those within it use."""
-    inner = [
-        constant for constant in code.co_consts if isinstance(constant, types.CodeType)
-    ]
-    return {*code.co_names, *(name for nested in inner for name in _names(nested))}
+    names = {*code.co_names}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return names
 
 
 def _bytecode(code: types.CodeType) -> Any:
     """Instructions and constants, without numbers of lines and without names of files."""
-    constants = [
-        _bytecode(value) if isinstance(value, types.CodeType) else
-        sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
-        for value in code.co_consts
-    ]  # fmt: skip
+    constants: list[Any] = []
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            constants.append(_bytecode(value))
+        elif isinstance(value, frozenset):
+            # Its order changes from process to process.
+            constants.append(sorted(map(repr, value)))
+        else:
+            constants.append(repr(value))
     return [code.co_code.hex(), constants, list(code.co_names), list(code.co_varnames)]
 
 
@@ -430,13 +389,10 @@ def _statements(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
                 yield f"function {statement.name}", statement
             case ast.Import() | ast.ImportFrom():
                 yield "imports", statement
-            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                targets = (
-                    statement.targets
-                    if isinstance(statement, ast.Assign)
-                    else [statement.target]
-                )
-                yield ", ".join(map(ast.unparse, targets)), statement
+            case ast.Assign():
+                yield ", ".join(map(ast.unparse, statement.targets)), statement
+            case ast.AnnAssign() | ast.AugAssign():
+                yield ast.unparse(statement.target), statement
             case ast.Expr(value=ast.Constant()):
                 continue
             case _:
@@ -456,16 +412,14 @@ def _import_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
             )
 
 
-def _below(imported: tuple[str, int], folder: Path, root: Path) -> Iterator[Path]:
-    """The files of a module that lie below a folder."""
+def _find_files(imported: tuple[str, int], folder: Path, root: Path) -> list[Path]:
+    """The files below `root` that a module may be whose name, and the dots before it, stand in a file of `folder`."""
     name, dots = imported
-    file = None if dots else _file_of(sys.modules.get(name))
     base = [folder, *folder.parents][max(0, dots - 1)] / name.replace(".", "/")
-    for path in (file, base.with_suffix(".py") if name else None, base / "__init__.py"):
-        if (
-            path is not None
-            and path.suffix == ".py"
-            and path.is_relative_to(root)
-            and path.is_file()
-        ):
-            yield path
+    candidates = [base / "__init__.py"]
+    if name:
+        candidates.insert(0, base.with_suffix(".py"))
+    loaded = _file_of(sys.modules.get(name))
+    if loaded is not None and not dots and loaded.suffix == ".py":
+        candidates.insert(0, loaded)
+    return [path for path in candidates if path.is_relative_to(root) and path.is_file()]

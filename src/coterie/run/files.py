@@ -111,10 +111,8 @@ WRITER: Mapping[str, Any] = {"format": 4, "coterie": __version__}
 
 def require_format(written: Mapping[str, Any], path: Path) -> None:
     """Raise `InputError` unless `written`, read from `path`, says that this version of coterie reads the files."""
-    version, number = (
-        written.get("coterie", "of an older version"),
-        written.get("format", 1),
-    )
+    version = written.get("coterie", "of an older version")
+    number = written.get("format", 1)
     if number != WRITER["format"]:
         raise InputError(
             f"{path} was written by coterie {version} in format {number}, but this version reads format {WRITER['format']}; "
@@ -128,15 +126,12 @@ def require_readable(folder: Path) -> None:
     try:
         written = read_json(path, dict) if path.is_file() else {}
     except InputError as error:
-        written = dict(
-            WRITER
-        )  # it can be written again, if the seals of what is complete say that this version did
-        if not any(
-            record_or_none(record) for record in folder.glob("checkpoint/*/done.json")
-        ):
+        # It can be written again, if the seals of what is complete say that this version did.
+        if not any(map(record_or_none, folder.glob("checkpoint/*/done.json"))):
             raise InputError(
                 f"{path} is damaged, and no method is complete; repeat the run in another folder"
             ) from error
+        written = dict(WRITER)
     require_format(written, folder)
 
 
@@ -177,16 +172,16 @@ def escape(cell: Any) -> Any:
     >>> [escape(cell) for cell in ("=SUM(A1)", "-1.5", "+", "ward", 3)]
     ["'=SUM(A1)", '-1.5', '+', 'ward', 3]
     """
-    return (
-        f"'{cell}"
-        if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell)
-        else cell
-    )
+    if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell):
+        return f"'{cell}"
+    return cell
 
 
 def unescape(text: str) -> str:
     """The text that `escape` was given."""
-    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+    if text.startswith("'") and _FORMULA.match(text):
+        return text[1:]
+    return text
 
 
 def _is_number(text: str) -> bool:
@@ -214,11 +209,8 @@ def own_files(tables: Any) -> tuple[str, ...]:
     >>> own_files({"methods": [{"name": "fedavg"}, {"name": "mine.py:Mine"}], "run": {"metrics": ["mine.py:f"]}})
     ('mine.py',)
     """
-    return tuple(
-        dict.fromkeys(
-            text.rpartition(":")[0] for text in _texts(tables) if ".py:" in text
-        )
-    )
+    files = [text.rpartition(":")[0] for text in _texts(tables) if ".py:" in text]
+    return tuple(dict.fromkeys(files))
 
 
 def own_loss(experiment: Mapping[str, Any]) -> bool:
@@ -233,16 +225,17 @@ def own_objects(tables: Any) -> tuple[str, ...]:
     >>> own_objects({"methods": [{"name": "fedavg"}, {"name": "python:Mine:0f3a"}]})
     ('python:Mine:0f3a',)
     """
-    return tuple(
-        dict.fromkeys(text for text in _texts(tables) if text.startswith(OBJECT))
-    )
+    objects = [text for text in _texts(tables) if text.startswith(OBJECT)]
+    return tuple(dict.fromkeys(objects))
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.values()])
+    elif isinstance(value, list | tuple):
+        for part in value:
             yield from _texts(part)
 
 

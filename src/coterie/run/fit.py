@@ -163,24 +163,23 @@ def fit(
         resumable,
         "resume needs the checkpoint of the run that goes on; give checkpoint",
     )
-    start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
+    if isinstance(init, str | os.PathLike):
+        init = load_model_file(Path(init))
     rounds, seed = native(rounds), native(seed)
     rows = _clients(clients, seed)
     rows = settle_task(rows, settings.row_loss(rows))
     settings = _with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
     chosen = _method_of(method, local)
-    spec = (
-        model_of({"name": model}, f"model {model!r}")
-        if isinstance(model, str)
-        else model
-    )
+    spec: Any = model
+    if isinstance(model, str):
+        spec = model_of({"name": model}, f"model {model!r}")
     module = build_model(spec, rows, seed)
-    if settings.freeze or start is not None:
+    if settings.freeze or init is not None:
         module = copy_model(module)  # the caller's stays as it is
     freeze(module, settings.freeze)
-    if start is not None:
-        start_from(module, start)
+    if init is not None:
+        start_from(module, init)
     wrong: tuple[str, ...] = ()
     if attack is not None:
         wrong = choose_attackers(attack.on, rows.names, seed)
@@ -213,11 +212,8 @@ def fit(
         merging,
         contribution=settings.contribution is not None,
     )
-    prepared = (
-        prepared.with_server(prepared.pool_training_rows())
-        if chosen.pooled
-        else prepared
-    )
+    if chosen.pooled:
+        prepared = prepared.with_server(prepared.pool_training_rows())
     with one_thread(), few_collections(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, reply_filters)
@@ -237,9 +233,8 @@ def fit(
             )
         finally:
             opened.close()
-    return replace(
-        run, meaning=opened.loss.meaning(rows.classes, rows.label_scale, rows.recipe)
-    )
+    meaning = opened.loss.meaning(rows.classes, rows.label_scale, rows.recipe)
+    return replace(run, meaning=meaning)
 
 
 FILTER_LIST = Rule(
@@ -288,11 +283,10 @@ def _with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
     """Return the settings with the user's own metrics by their names, or if none are chosen with those that the label calls for."""
     names = name_metrics(settings.metrics)
     add_metrics(names)
-    is_default = settings.metrics == DEFAULT_METRICS
-    return replace(
-        settings,
-        metrics=short_names(names) + (metrics_by_label(clients) if is_default else ()),
-    )
+    metrics = short_names(names)
+    if settings.metrics == DEFAULT_METRICS:
+        metrics += metrics_by_label(clients)
+    return replace(settings, metrics=metrics)
 
 
 def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
@@ -306,9 +300,8 @@ def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
             )
         method = build(find_method(method), {}, f"method {method!r}")
     if local is not None:
-        if "local" not in (
-            [f.name for f in fields(method)] if is_dataclass(method) else []
-        ):
+        settings = fields(method) if is_dataclass(method) else ()
+        if not any(setting.name == "local" for setting in settings):
             raise InputError(
                 f"{type(method).__name__} has no local training to set; leave out local"
             )
@@ -399,12 +392,12 @@ def share_validation(
         merge_validation: Whether rows train on which the method does not choose.
         contribution: Whether contributions are measured.
     """
-    choosing = (
-        clients_keeping_validation(method, everyone) if merge_validation else everyone
-    )
-    return (
-        clients.reserve_validation(choosing) if contribution else clients
-    ).merge_validation(choosing)
+    choosing: Sequence[str] = everyone
+    if merge_validation:
+        choosing = clients_keeping_validation(method, everyone)
+    if contribution:
+        clients = clients.reserve_validation(choosing)
+    return clients.merge_validation(choosing)
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
@@ -412,6 +405,7 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
 
     Raises `InputError` that names a tensor which is missing, left over or of another shape.
     """
+    # A user's dict may have keys that are no names: those are left over, and named as such.
     init = {
         name.replace(f"{COMPILED}.", "") if isinstance(name, str) else name: value
         for name, value in init.items()

@@ -55,57 +55,50 @@ class ClientMetrics:
 
     def rows(self) -> Iterator[Row]:
         """The numbers one by one, client after client."""
-        for client, values, defined in zip(
-            self.clients, self.values.tolist(), self.defined.tolist(), strict=True
-        ):
-            for metric, value, is_defined in zip(
-                self.metrics, values, defined, strict=True
-            ):
-                if is_defined:
-                    yield Row(self.round, client, self.split, metric, value)
+        # Python numbers of all at once: reading entries of arrays one by one is slow.
+        values, defined = self.values.tolist(), self.defined.tolist()
+        for i, client in enumerate(self.clients):
+            for j, metric in enumerate(self.metrics):
+                if defined[i][j]:
+                    yield Row(self.round, client, self.split, metric, values[i][j])
 
     def of_metric(self, metric: str) -> list[tuple[int, str, str, float]]:
         """Round, client, split and value of one metric."""
         if metric not in self.metrics:
             return []
         column = self.metrics.index(metric)
-        columns = zip(
-            self.clients,
-            self.values[:, column].tolist(),
-            self.defined[:, column].tolist(),
-            strict=True,
-        )
+        values = self.values[:, column].tolist()
         return [
-            (self.round, client, self.split, value)
-            for client, value, is_defined in columns
-            if is_defined
+            (self.round, self.clients[i], self.split, values[i])
+            for i in np.flatnonzero(self.defined[:, column]).tolist()
         ]
 
     def columns(self) -> dict[str, Any]:
         """As JSON takes it: a list of values for each metric, with null where there is none."""
-        by_metric = zip(self.values.T.tolist(), self.defined.T.tolist(), strict=True)
-        values = [
-            [v if is_defined else None for v, is_defined in zip(*pair, strict=True)]
-            for pair in by_metric
-        ]
+        values = self.values.T.astype(object)
+        values[~self.defined.T] = None
         return {
-            "round": self.round, "split": self.split, "clients": self.clients, "metrics": self.metrics, "values": values,
-        }  # fmt: skip
+            "round": self.round,
+            "split": self.split,
+            "clients": self.clients,
+            "metrics": self.metrics,
+            "values": values.tolist(),
+        }
 
     @classmethod
     def of_columns(cls, read: Mapping[str, Any]) -> ClientMetrics:
         """Read what `columns` returned."""
-        defined = np.array(
-            [[value is not None for value in column] for column in read["values"]], bool
-        ).T
         values = np.array(read["values"], np.float64).T  # None becomes NaN
+        defined = []
+        for column in read["values"]:
+            defined.append([value is not None for value in column])
         return cls(
-            read["round"],
-            read["split"],
-            tuple(read["clients"]),
-            tuple(read["metrics"]),
-            values,
-            defined,
+            round=read["round"],
+            split=read["split"],
+            clients=tuple(read["clients"]),
+            metrics=tuple(read["metrics"]),
+            values=values,
+            defined=np.array(defined, dtype=bool).T,
         )
 
 
@@ -149,11 +142,9 @@ class History(Sequence[Row]):
         return reversed(list(self))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            list(self) == list(other)
-            if isinstance(other, History | list)
-            else NotImplemented
-        )
+        if not isinstance(other, History | list):
+            return NotImplemented
+        return list(self) == list(other)
 
     def of_metric(self, metric: str) -> list[tuple[int, str, str, float]]:
         """Round, client, split and value of one metric."""
@@ -191,15 +182,18 @@ class History(Sequence[Row]):
 
         Raises `InputError` where there are several and none is named, and for a metric, a client or a split that there is not.
         """
-        metrics = {name for part in self.parts for name in _metrics(part)}
+        metrics: set[str] = set()
+        for part in self.parts:
+            metrics.update(_metrics(part))
         metric = find_metric(metric, sorted(metrics))
         if metric not in metrics:
             raise InputError(
                 f"the history has no {metric!r}; {nearest(metric, metrics)}"
             )
         points: dict[str, dict[str, list[tuple[int, float]]]] = {}
-        for number, name, part, value in self.of_metric(metric):
-            points.setdefault(name, {}).setdefault(part, []).append((number, value))
+        for number, name, split_name, value in self.of_metric(metric):
+            by_split = points.setdefault(name, {})
+            by_split.setdefault(split_name, []).append((number, value))
         if client not in points:
             raise InputError(
                 f"the history has no {metric} of client {client!r}; {nearest(client, points)}"
@@ -220,16 +214,15 @@ class History(Sequence[Row]):
         return by_split[split]
 
     def __repr__(self) -> str:
-        return f"<history of {len(self)} numbers in {len({part.round for part in self.parts})} rounds>"
+        rounds = {part.round for part in self.parts}
+        return f"<history of {len(self)} numbers in {len(rounds)} rounds>"
 
 
 def _metrics(part: Part) -> Iterable[str]:
     if isinstance(part, Row):
         return (part.metric,)
-    there = np.atleast_1d(part.defined.any(axis=0)).tolist()
-    return (
-        name for name, is_there in zip(part.metrics, there, strict=True) if is_there
-    )
+    is_there = part.defined.any(axis=0)
+    return [part.metrics[i] for i in np.flatnonzero(is_there)]
 
 
 @dataclass
@@ -267,4 +260,6 @@ class Record:
 
 def _shares(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
-    return {k: (v / total if total else v) for k, v in weights.items()}
+    if not total:
+        return dict(weights)
+    return {client: weight / total for client, weight in weights.items()}

@@ -73,18 +73,13 @@ class _Loop:
         self.method, self.engine = method, engine
         self.own = type(self.method).__name__
         self.rounds, self.seed, self.settings = rounds, seed, settings
-        self.per_round, self.every = (
-            settings.per_round(len(engine.clients)),
-            settings.every(rounds),
-        )
+        self.per_round = settings.per_round(len(engine.clients))
+        self.every = settings.every(rounds)
         # Not a method: the run would be in a cycle, and its engine outlive it until garbage is looked for.
         self._is_due = partial(is_evaluated, rounds, self.every)
         self.own_participation = self.method.participation == "own"
-        if (
-            settings.appeal is not None
-            and settings.appeal.leave
-            and self.method.participation != "run"
-        ):
+        may_leave = settings.appeal is not None and settings.appeal.leave
+        if may_leave and self.method.participation != "run":
             raise InputError(
                 f"run.appeal.leave decides who may be drawn, but {self.own} chooses its clients itself; leave out one of the two"
             )
@@ -106,18 +101,16 @@ class _Loop:
         self.federation = replace(
             self.training, engine=engine.honest or engine, filters=()
         )
-        self.attempt = secrets.randbits(
-            48
-        )  # tells a repeated round from its first try; no result depends on it
+        # Tells a repeated round from its first try; no result depends on it.
+        self.attempt = secrets.randbits(48)
         # Models that are solved for stand after a few rounds. At a site a look is an answer, which no other stands for.
+        may_stand = method.solves_linear and engine.simulated
         self.evaluator = Evaluator(
             self.federation,
             self.attempt,
             settings.metrics,
             settings.evaluation,
-            may_stand=method.solves_linear
-            and engine.simulated
-            and linear_layer(engine.model) is not None,
+            may_stand=may_stand and linear_layer(engine.model) is not None,
         )
         self.record, self.divergence = Record(), Divergence()
         self.pool_was_empty = False
@@ -136,25 +129,22 @@ class _Loop:
         clients = len(self.engine.clients)
         # Beside its replies a run holds at most 32 vectors for each client.
         most = self.method.memory_estimate(self.per_round, clients) + 32 * clients
-        if most * layout.size * layout.dtype.itemsize < SAID:
+        if most * layout.size * layout.dtype.itemsize < LOG_MEMORY_ABOVE:
             return
-        sentence = MemoryForecast.of(self.method, self.engine, self.per_round).check(
-            free_bytes(self.engine.x.device)
-        )
+        forecast = MemoryForecast.of(self.method, self.engine, self.per_round)
+        sentence = forecast.check(free_bytes(self.engine.x.device))
         if sentence:
             logger.info("%s", sentence)
 
     def run(self, files: RoundFiles | None) -> Run:
         rounds, session = self.rounds, self.federation.session
-        resumed = files is not None and self.settings.resume and files.exist()
-        followers = Followers(
-            self.settings.callbacks,
-            (self.settings.label or self.training.label, self.seed, rounds),
-        )
+        label = self.settings.label or self.training.label
+        followers = Followers(self.settings.callbacks, (label, self.seed, rounds))
         try:
-            state, number = (
-                self._restore(files) if files and resumed else self._start(files)
-            )
+            if files and self.settings.resume and files.exist():
+                state, number = self._restore(files)
+            else:
+                state, number = self._start(files)
             saved = number
             while not self._ends(followers, number) and number < rounds:
                 number += 1
@@ -176,21 +166,18 @@ class _Loop:
                 self._save(files, state, number)
         finally:
             followers.end()
-        rounds, evaluated = number, self.evaluator.seen
-        models = (
-            evaluated.models
-            if evaluated.round == rounds
-            else self._final_models(state, rounds)
-        )
+        models = self.evaluator.seen.models
+        if self.evaluator.seen.round != number:
+            models = self._final_models(state, number)
         return Run(
             self.method,
             self.seed,
-            rounds,
+            number,
             state,
             {name: x for name, x in models.items() if x is not None},
             self.engine.model,
             **vars(self.record),
-            summary=self.evaluator.summarise(models, rounds),
+            summary=self.evaluator.summarise(models, number),
             asks=session.asks,
             failures=session.failures,
             elsewhere=tuple(name for name, x in models.items() if x is None),
@@ -199,9 +186,8 @@ class _Loop:
 
     def _ends(self, followers: Followers, number: int) -> bool:
         """Tell callbacks that a round is complete; return True if one of them ends the run."""
-        return followers.tell(
-            number, self.record.history, evaluated=self._is_due(number)
-        )
+        is_evaluated = self._is_due(number)
+        return followers.tell(number, self.record.history, evaluated=is_evaluated)
 
     def _start(self, files: RoundFiles | None) -> tuple[Any, int]:
         start = self._everybody(0)
@@ -247,15 +233,12 @@ class _Loop:
             self.record.add(number, log)
             self._notice_empty_pool(number, log)
             if due:
-                self._evaluate(
-                    state, self.federation.view(view.clients, number, self.attempt)
-                )
+                honest = self.federation.view(view.clients, number, self.attempt)
+                self._evaluate(state, honest)
             return state
-        measured = (
-            self.contributions
-            if self.contributions and self.contributions.looks_at(number)
-            else None
-        )
+        measured = self.contributions
+        if measured and not measured.looks_at(number):
+            measured = None
         if measured:
             view = measured.watch(view)
         rng = Rng.named(self.seed, "server", number)
@@ -265,22 +248,12 @@ class _Loop:
             raise InputError(
                 f"{self.own}.round must return (state, log); got {cut(returned)}"
             )
-        new_state, entries = (
-            returned[0],
-            as_log(returned[1], f"{self.own}.round", self.engine.clients),
-        )
+        new_state = returned[0]
+        log |= self._as_log(returned[1], f"{self.own}.round")
         models = self._models(new_state)
         self._refuse_infinite(models, number)
         learned = self.sampler.after_round(models.get("*"), view) or {}
-        log = {
-            **log,
-            **entries,
-            **as_log(
-                learned,
-                f"{type(self.sampler).__name__}.after_round",
-                self.engine.clients,
-            ),
-        }
+        log |= self._as_log(learned, f"{type(self.sampler).__name__}.after_round")
         if was_finished:
             self._final_log = log
             self._repeat_log(number, log)
@@ -324,9 +297,11 @@ class _Loop:
         self._repeat_log(number, self._final_log or {})
         self.record.history.parts += self.evaluator.repeat(number)
         measured = self.method.measure(state, self._everybody(number))
-        self.record.add(
-            number, as_log(measured, f"{self.own}.measure", self.engine.clients)
-        )
+        self.record.add(number, self._as_log(measured, f"{self.own}.measure"))
+
+    def _as_log(self, returned: Any, hook: str) -> Log:
+        """What a hook returned, if it is a log. Raises `InputError` that names the hook."""
+        return as_log(returned, hook, self.engine.clients)
 
     def _notice_empty_pool(self, number: int, log: Log) -> None:
         """Say once that no client is left: nobody trains, so the model cannot win anybody back."""
@@ -342,17 +317,16 @@ class _Loop:
 
     def _refuse_infinite(self, models: Mapping[str, Tensor], number: int) -> None:
         for name, x in models.items():
-            if not bool(torch.isfinite(x).all()):
-                largest = self.federation.session.largest_update
-                culprit = (
-                    f"; the largest update came from {largest[0]!r} (norm {largest[1]:.3g})"
-                    if largest
-                    else ""
-                )
-                whose = "the model" if name == "*" else f"the model of {name!r}"
-                raise RunError(
-                    f"round {number}: {whose} is not finite and the round is undone{culprit}; lower the learning rates"
-                )
+            if bool(torch.isfinite(x).all()):
+                continue
+            whose = "the model" if name == "*" else f"the model of {name!r}"
+            culprit = ""
+            if self.federation.session.largest_update:
+                client, norm = self.federation.session.largest_update
+                culprit = f"; the largest update came from {client!r} (norm {norm:.3g})"
+            raise RunError(
+                f"round {number}: {whose} is not finite and the round is undone{culprit}; lower the learning rates"
+            )
 
     def _evaluate(self, state: Any, view: Federation) -> None:
         """Write down the metrics of all clients, and what the method itself measures in the round of this view."""
@@ -361,15 +335,14 @@ class _Loop:
         diverges = self.divergence.notice(found)
         if diverges:
             logger.warning("%s", diverges)
-        log, appeal = self.method.measure(state, view), self.settings.appeal
-        log = as_log(log, f"{self.own}.measure", self.engine.clients)
+        log = self._as_log(self.method.measure(state, view), f"{self.own}.measure")
+        appeal = self.settings.appeal
         if appeal is not None and "gm_appeal" not in log:
-            warmup = self._warm_up()
             measured = measure_appeal(
                 self._model(state),
                 self.engine.x,
                 view,
-                warmup,
+                self._warm_up(),
                 warmup_steps=appeal.warmup_steps,
             )
             log = {**measured, **log}
@@ -420,13 +393,9 @@ class _Loop:
         return self._check_models(self.method.models(state), "models")
 
     def _check_models(self, models: Any, hook: str) -> dict[str, Tensor]:
-        engine = self.engine
-        return as_models(
-            models,
-            f"{self.own}.{hook}",
-            engine.layout.size,
-            (*engine.clients, *engine.unseen),
-        )
+        clients = (*self.engine.clients, *self.engine.unseen)
+        size = self.engine.layout.size
+        return as_models(models, f"{self.own}.{hook}", size, clients)
 
     def _final_models(self, state: Any, number: int) -> dict[str, Tensor | None]:
         """The models that clients use: those of the state, and those which they make of them for themselves; None: it stays there."""
@@ -438,8 +407,8 @@ class _Loop:
         return models | self._check_models(personal, "personalised")
 
 
-SAID = 1e8
-"""Bytes from which the memory of a run is said."""
+LOG_MEMORY_ABOVE = 1e8
+"""Bytes from which the memory of a run is logged."""
 RETAINED = 1 << 25
 """Bytes that stay with this process after they were freed: the largest piece that glibc takes from its own heap."""
 
@@ -467,14 +436,13 @@ class MemoryForecast:
     @classmethod
     def of(cls, method: Method[Any], engine: Engine, per_round: int) -> MemoryForecast:
         """The forecast for a method on an engine."""
-        workers = engine.serves if engine.simulated else 0
         return cls(
-            method,
-            engine.layout,
-            len(engine.clients),
-            per_round,
-            workers,
-            engine.width(),
+            method=method,
+            layout=engine.layout,
+            clients=len(engine.clients),
+            per_round=per_round,
+            workers=engine.serves if engine.simulated else 0,
+            width=engine.width(),
         )
 
     @property
@@ -484,23 +452,21 @@ class MemoryForecast:
         if self.method.needs == "sum":
             at_once = min(at_once, clients_at_once(self.layout, workers))
         per_worker = -(-at_once // workers)
-        # Of each process its model, a gradient or a kernel's copies, and of a worker its replies, once more where all can read them.
-        trained = (
-            1
-            + (2 + min(per_worker, self.width) if self.width else 1)
-            + (2 * per_worker if workers > 1 else 0)
-        )
-        copies = (
-            4 if workers > 1 else 2
-        )  # of two rounds, and a worker's also here in case that it ends
-        of_clients = copies * self.method.keeps * self.clients if self.workers else 0
+        # Of each process its model, and a gradient or a kernel's copies.
+        of_process = 2
+        if self.width:
+            of_process = 3 + min(per_worker, self.width)
+        # What clients keep, of two rounds.
+        copies = 2
+        if workers > 1:
+            of_process += 2 * per_worker  # its replies, once more where all read them
+            copies = 4  # a worker's also here in case that it ends
         # The initial model, that before the round, and a sum that becomes the one after it.
-        return (
-            3
-            + self.method.memory_estimate(at_once, self.clients)
-            + of_clients
-            + self.workers * trained
-        )
+        vectors = 3 + self.method.memory_estimate(at_once, self.clients)
+        if self.workers:
+            vectors += copies * self.method.keeps * self.clients
+            vectors += self.workers * of_process
+        return vectors
 
     @property
     def bytes(self) -> int:
@@ -508,7 +474,7 @@ class MemoryForecast:
         return self.vectors * self.layout.size * self.layout.dtype.itemsize + RETAINED
 
     def check(self, available: int | None) -> str | None:
-        """Return the sentence that names the memory; None below `SAID`.
+        """Return the sentence that names the memory; None below `LOG_MEMORY_ABOVE`.
 
         Raises `RunError` if it is more than what is `available`, in bytes; None: unknown.
         """
@@ -517,7 +483,7 @@ class MemoryForecast:
             raise RunError(
                 f"{sentence}, but only {_gigabytes(available)} are free; {self._cure(available)}"
             )
-        return sentence if self.bytes > SAID + RETAINED else None
+        return sentence if self.bytes > LOG_MEMORY_ABOVE + RETAINED else None
 
     def _cure(self, available: int) -> str:
         """Return the settings that change least with which a round fits."""
@@ -527,19 +493,16 @@ class MemoryForecast:
         tries['[engine] workers = 1 and kernel = "loop"'] = smallest
         fewer = self.per_round // 2
         while fewer:
-            tries[f"[run] clients_per_round = {fewer}"] = replace(self, per_round=fewer)
-            tries[
-                f'[run] clients_per_round = {fewer}, [engine] workers = 1 and kernel = "loop"'
-            ] = replace(smallest, per_round=fewer)
+            change = f"[run] clients_per_round = {fewer}"
+            tries[change] = replace(self, per_round=fewer)
+            change += ', [engine] workers = 1 and kernel = "loop"'
+            tries[change] = replace(smallest, per_round=fewer)
             fewer //= 2
-        fitting = (
-            f"with {change} it takes {_gigabytes(forecast.bytes)}"
-            for change, forecast in tries.items()
-            if forecast.bytes <= available
-        )
-        return next(
-            fitting,
-            "take a smaller model, or a method that needs sums alone (coterie methods)",
+        for change, forecast in tries.items():
+            if forecast.bytes <= available:
+                return f"with {change} it takes {_gigabytes(forecast.bytes)}"
+        return (
+            "take a smaller model, or a method that needs sums alone (coterie methods)"
         )
 
 
@@ -553,12 +516,12 @@ def free_bytes(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     try:
         with open("/proc/meminfo") as lines:
-            fields = next(
-                line for line in lines if line.startswith("MemAvailable")
-            ).split()
-    except (OSError, StopIteration):
-        return None
-    return int(fields[1]) * 1024
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
 
 
 # ---- who follows a run
@@ -570,16 +533,6 @@ def keeps_validation(callbacks: Sequence[Any]) -> bool:
         isinstance(callback, Callback) and callback.keeps_validation
         for callback in callbacks
     )
-
-
-def _begin(callback: Callback, about: tuple[str, int, int]) -> Callback:
-    begun = callback.begin(*about)
-    name = type(callback).__name__
-    if not isinstance(begun, Callback):
-        raise InputError(
-            f"{name}.begin must return a callback, such as itself; got {cut(begun)}"
-        )
-    return begun
 
 
 class Followers:
@@ -595,24 +548,27 @@ class Followers:
         callbacks: Sequence[Callback | Callable[[int], object]],
         about: tuple[str, int, int],
     ) -> None:
-        self._all = [
-            _begin(callback, about) if isinstance(callback, Callback) else callback
-            for callback in callbacks
-        ]
+        self._all = list(callbacks)
+        for i, callback in enumerate(self._all):
+            if isinstance(callback, Callback):
+                begun = callback.begin(*about)
+                if not isinstance(begun, Callback):
+                    raise InputError(
+                        f"{type(callback).__name__}.begin must return a callback, such as itself; got {cut(begun)}"
+                    )
+                self._all[i] = begun
 
     def tell(self, number: int, history: History, *, evaluated: bool) -> bool:
         """Tell that a round is complete; return True if the run ends with it."""
         ends = False
         for callback in self._all:
-            if isinstance(callback, Callback):
-                callback.on_round(number)
-                if evaluated:
-                    ends = (
-                        bool(callback.on_evaluation(number, Metrics(history, number)))
-                        or ends
-                    )
-            else:
+            if not isinstance(callback, Callback):
                 callback(number)
+                continue
+            callback.on_round(number)
+            # One that ends the run does not keep the others from being told.
+            if evaluated and callback.on_evaluation(number, Metrics(history, number)):
+                ends = True
         return ends
 
     def end(self) -> None:

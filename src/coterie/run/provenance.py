@@ -90,46 +90,43 @@ def describe_run(
         if isinstance(callback, Callback) and callback.decides
     ]
     values: dict[str, Any] = {name: getattr(settings, name) for name in COUNTED}
-    if settings.clients_per_round is not None:  # a share is the number that it means
-        values["clients_per_round"] = settings.per_round(len(clients))
     values |= {
         "seed": seed,
         "evaluate": settings.every(rounds),
         "loss": settings.loss,
+        "metrics": [[name, METRICS.find(name)] for name in settings.metrics],
         "filters": list(filters),
-    }
-    evaluated = replace(
-        settings.evaluation, every=None
-    )  # a number alone and a table that says no more are the same
-    if evaluated != EVERYBODY:
-        values["evaluated"] = list(vars(evaluated).values())[1:]
-    values |= {
         "engine": {} if engine is None else engine.results(),
         "callbacks": deciding,
-    }
-    values["metrics"] = [[name, METRICS.find(name)] for name in settings.metrics]
-    values |= {
         "attack": attack,
         "attackers": list(attackers),
         "transform": clients.transform,
     }
+    if settings.clients_per_round is not None:  # a share is the number that it means
+        values["clients_per_round"] = settings.per_round(len(clients))
+    # `evaluation` may be a number alone, or a table: one that says no more is the same.
+    evaluated = replace(settings.evaluation, every=None)
+    if evaluated != EVERYBODY:
+        values["evaluated"] = list(vars(evaluated).values())[1:]
     description = Description()
     for runs in (method, settings.row_loss(clients)):
         description.value(runs)
     fields = description.fields(method, "method")
-    fields = fields if isinstance(fields, dict) else {"value": fields}
+    if not isinstance(fields, dict):
+        fields = {"value": fields}
+    described_method = {"class": type(method).__qualname__}
+    for name, value in sorted(fields.items()):
+        described_method[name] = _leaf(value)
+    described_settings: dict[str, str] = {}
+    model = {} if module is None else _describe_model(module, description)
+    for name, value in sorted(values.items()):
+        described_settings[name] = _leaf(description.value(value, name))
     return {
-        "method": {
-            "class": type(method).__qualname__,
-            **{name: _leaf(value) for name, value in sorted(fields.items())},
-        },
-        "model": {} if module is None else _describe_model(module, description),
-        "settings": {
-            name: _leaf(description.value(value, name))
-            for name, value in sorted(values.items())
-        },
+        "method": described_method,
+        "model": model,
+        "settings": described_settings,
         "data": _describe_rows(clients),
-        "code": description.code,
+        "code": description.code,  # of all that was described before
         "machine": _describe_machine(packages),
     }
 
@@ -140,11 +137,8 @@ def _leaf(value: Any) -> str:
 
 
 def _describe_model(module: nn.Module, description: Description) -> dict[str, str]:
-    initial = {
-        name: value
-        for name, value in module.state_dict().items()
-        if isinstance(value, Tensor)
-    }
+    state = module.state_dict()
+    initial = {name: v for name, v in state.items() if isinstance(v, Tensor)}
     return {
         "initial numbers": hash_tensors(initial),
         "layers": description.layers(module),
@@ -209,26 +203,19 @@ class Change(NamedTuple):
     def subject(self) -> str:
         """Name what has changed: a file, the data of clients, the initial model, or a setting by its name."""
         part, name, *leaf = self.path
-        if part == "data":
-            clients = (
-                "the data of clients" if self.can_be_accepted else "the set of clients"
-            )
-            return (
-                clients
-                if leaf
-                else "the data of the server"
-                if name == "server"
-                else f"the {name}"
-            )
         if part in ("code", "machine"):
             return name
-        return (
-            "the initial model"
-            if part == "model"
-            else f"the method's {name}"
-            if part == "method"
-            else f"the setting {name}"
-        )
+        if part == "model":
+            return "the initial model"
+        if part == "method":
+            return f"the method's {name}"
+        if part == "settings":
+            return f"the setting {name}"
+        if name == "server":
+            return "the data of the server"
+        if not leaf:
+            return f"the {name}"
+        return "the data of clients" if self.can_be_accepted else "the set of clients"
 
     @property
     def detail(self) -> str:
@@ -242,9 +229,9 @@ class Change(NamedTuple):
     def can_be_accepted(self) -> bool:
         """Return True if a run may go on with the change; states and weights belong to the clients with which it began."""
         is_client = self.path[:2] == ("data", "clients")
-        return self.path[0] in ACCEPTABLE and not (
-            is_client and None in (self.before, self.now)
-        )
+        if is_client and None in (self.before, self.now):
+            return False
+        return self.path[0] in ACCEPTABLE
 
     def matches(self, words: Collection[str]) -> bool:
         """Return True if one of the words names the file, the part or the leaf that changed."""
@@ -256,11 +243,9 @@ def changes(earlier: Tree, now: Tree, path: tuple[str, ...] = ()) -> Iterator[Ch
     for name in sorted({*earlier, *now}):
         old_value, new_value = earlier.get(name), now.get(name)
         if isinstance(old_value, Mapping) or isinstance(new_value, Mapping):
-            yield from changes(
-                old_value if isinstance(old_value, Mapping) else {},
-                new_value if isinstance(new_value, Mapping) else {},
-                (*path, name),
-            )
+            old_branch = old_value if isinstance(old_value, Mapping) else {}
+            new_branch = new_value if isinstance(new_value, Mapping) else {}
+            yield from changes(old_branch, new_branch, (*path, name))
         elif old_value != new_value:
             yield Change((*path, name), old_value, new_value)
 
@@ -269,23 +254,22 @@ def name_changes(differing: Sequence[Change], since: str) -> str:
     """A clause that says what has changed: `own.py has changed since round 3 (class Mine)`."""
     details: dict[str, list[str]] = {}
     for change in differing:
-        details.setdefault(change.subject, []).extend(filter(None, [change.detail]))
-    clauses = [
-        f"{subject} has changed since {since}{_in_brackets(names)}"
-        for subject, names in details.items()
-    ]
-    return "; ".join(_first(clauses))
+        names = details.setdefault(change.subject, [])
+        if change.detail:
+            names.append(plain(change.detail, 40))
+    clauses: list[str] = []
+    for subject, names in details.items():
+        clause = f"{subject} has changed since {since}"
+        if names:
+            clause += f" ({', '.join(_shorten(names))})"
+        clauses.append(clause)
+    return "; ".join(_shorten(clauses))
 
 
-def _in_brackets(names: Sequence[str]) -> str:
-    return (
-        f" ({', '.join(_first([plain(name, 40) for name in names]))})" if names else ""
-    )
-
-
-def _first(texts: Sequence[str]) -> list[str]:
-    ending = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return [*texts[:MOST_NAMED], *ending]
+def _shorten(texts: list[str]) -> list[str]:
+    if len(texts) <= MOST_NAMED:
+        return texts
+    return [*texts[:MOST_NAMED], f"{len(texts) - MOST_NAMED} more"]
 
 
 # ---- the record of a run
@@ -305,10 +289,8 @@ class Provenance:
 
     def write(self) -> str:
         """Write the record of a run that begins; returns its hash."""
-        write_record(
-            self.path,
-            {"run": self.path.parent.name, "record": self._world, "accepted": []},
-        )
+        run = self.path.parent.name
+        write_record(self.path, {"run": run, "record": self._world, "accepted": []})
         return hash_of_tree(self._world)
 
     def compare(self, since: str) -> str:
@@ -323,10 +305,8 @@ class Provenance:
                 f"{self.path} is missing or damaged; restore it from a copy, or delete {self.path.parent} and resume: this method and "
                 "seed start again"
             )
-        record_now = (
-            record["accepted"][-1]["record"] if record["accepted"] else record["record"]
-        )
-        differing = list(changes(record_now, self._world))
+        newest = record["accepted"][-1] if record["accepted"] else record
+        differing = list(changes(newest["record"], self._world))
         refused = [change for change in differing if not change.matches(self._accept)]
         if refused:
             refused.sort(key=lambda change: PARTS.index(change.path[0]))
@@ -334,22 +314,19 @@ class Provenance:
                 f"{self.path.parent}: {name_changes(refused, since)}; {_ways_on(refused)}"
             )
         if differing:
-            accepted = {
-                "changes": name_changes(differing, since),
-                "record": self._world,
-            }
-            write_record(
-                self.path, {**record, "accepted": [*record["accepted"], accepted]}
-            )
+            changed = name_changes(differing, since)
+            record["accepted"].append({"changes": changed, "record": self._world})
+            write_record(self.path, record)
         return hash_of_tree(record["record"])
 
 
 def _ways_on(refused: Sequence[Change]) -> str:
     if not all(change.can_be_accepted for change in refused):
         return "resume with the same, or choose another folder"
-    words = list(
-        dict.fromkeys(c.path[1] if c.path[0] != "data" else "data" for c in refused)
-    )
+    words: dict[str, None] = {}  # each once, in this order
+    for change in refused:
+        part, name = change.path[:2]
+        words["data" if part == "data" else name] = None
     flags = " ".join(f"--accept-change {shlex.quote(word)}" for word in words)
     return f"go back, or continue with {flags}, in Python RunSettings(accept_change={tuple(words)!r})"
 
@@ -357,11 +334,7 @@ def _ways_on(refused: Sequence[Change]) -> str:
 def describe_acceptances(folder: Path) -> list[str]:
     """Sentences about changes that the user of a run accepted, from its folder."""
     record = record_or_none(folder / PROVENANCE)
-    return (
-        []
-        if record is None
-        else [
-            f"{record['run']}: {a['changes']}; its user accepted that"
-            for a in record["accepted"]
-        ]
-    )
+    if record is None:
+        return []
+    changed = [accepted["changes"] for accepted in record["accepted"]]
+    return [f"{record['run']}: {text}; its user accepted that" for text in changed]

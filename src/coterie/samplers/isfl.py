@@ -102,12 +102,14 @@ OwnShares = Annotated[
 def local_models(cohort: Cohort) -> LocalModels:
     """The local models of this round; zeros where there was no training, or its reply was refused."""
     none = torch.zeros(0, dtype=cohort.layout.dtype, device=cohort.workspace.device)
-    memories = [cohort.only([i]).state(MODEL, none) for i in range(len(cohort.names))]
-    has_model = [x.values.numel() > 0 and bool(x.counted) for x in memories]
-    models = [
-        x.values[0] if counts else none.new_zeros(cohort.layout.size)
-        for x, counts in zip(memories, has_model, strict=True)
-    ]
+    models, has_model = [], []
+    for i in range(len(cohort.names)):
+        memory = cohort.only([i]).state(MODEL, none)
+        has_model.append(memory.values.numel() > 0 and bool(memory.counted))
+        if has_model[i]:
+            models.append(memory.values[0])
+        else:
+            models.append(none.new_zeros(cohort.layout.size))
     return LocalModels(torch.stack(models), torch.tensor(has_model))
 
 
@@ -139,25 +141,20 @@ def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Compa
     distance = _norm(heads[1:] - heads[0])
     lipschitz = distance.new_zeros(len(models), server_counts.shape[1])
     average = heads[:0]
-    for _, k, labels, gradients in cohort.sample_gradients(
-        torch.cat([x[None], models])
-    ):
+    # Rows come in chunks, and of each chunk first the gradients at x, which is model 0.
+    all_models = torch.cat([x[None], models])
+    for _, k, labels, gradients in cohort.sample_gradients(all_models):
         if k == 0:
             average = gradients
-        else:
-            lipschitz[k - 1].scatter_reduce_(
-                0, labels.long(), _norm(gradients - average), "amax"
-            )
+            continue
+        difference = _norm(gradients - average)
+        lipschitz[k - 1].scatter_reduce_(0, labels.long(), difference, "amax")
     rounding = 8 * torch.finfo(x.dtype).eps * _norm(heads).max()
-    lipschitz = torch.where(
-        distance[:, None] > rounding, lipschitz / distance[:, None], 0.0
-    )
-    counts = cohort.state(
-        COUNTS, torch.zeros(clients, server_counts.shape[1], dtype=torch.int64)
-    ).values
-    return Comparison(
-        lipschitz[None].cpu(), distance[None].cpu(), server_counts, counts
-    )
+    is_apart = distance[:, None] > rounding
+    lipschitz = torch.where(is_apart, lipschitz / distance[:, None], 0.0)
+    none = torch.zeros(clients, server_counts.shape[1], dtype=torch.int64)
+    known = cohort.state(COUNTS, none).values
+    return Comparison(lipschitz[None].cpu(), distance[None].cpu(), server_counts, known)
 
 
 @task
@@ -208,13 +205,14 @@ def _pairs(preference: Any) -> Any:
 def _is_preference(value: Any) -> bool:
     try:
         pairs = _pairs(value)
-        return pairs is None or (
-            bool(pairs)
-            and all(
-                isinstance(k, str) and min(v) >= 0 and abs(sum(v) - 1) < 1e-5
-                for k, v in pairs
-            )
-        )
+        if pairs is None:
+            return True
+        for client, shares in pairs:
+            if not isinstance(client, str):
+                return False
+            if min(shares) < 0 or abs(sum(shares) - 1) >= 1e-5:
+                return False
+        return bool(pairs)
     except (TypeError, ValueError):
         return False
 
@@ -252,10 +250,9 @@ class LipschitzSampler(Weighted):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Local models, and class counts and shares, or what clients need to find shares themselves."""
-        server = (asks(class_counts), asks(keep))
-        return asks(local_models), *(
-            server if self.where == "server" else (asks(solve),)
-        )
+        if self.where == "server":
+            return asks(local_models), asks(class_counts), asks(keep)
+        return asks(local_models), asks(solve)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preference", _pairs(self.preference))
@@ -284,11 +281,8 @@ class LipschitzSampler(Weighted):
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
         replies = federation.ask(federation.clients, local_models)
-        names = tuple(
-            n
-            for n, is_fresh in zip(replies.clients, replies.fresh.tolist(), strict=True)
-            if is_fresh
-        )
+        fresh = torch.nonzero(replies.fresh).flatten().tolist()
+        names = tuple(replies.clients[i] for i in fresh)
         federation.discard(MODEL, set(replies.clients) - set(names))
         if not names:
             return {}
@@ -298,74 +292,63 @@ class LipschitzSampler(Weighted):
         comparison = federation.ask(
             ("server",), compare, x=x, models=models, clients=len(federation.everyone)
         )
+        gradients = federation.session.spent["row_gradients"] - gradients_before
         log: Log = {
             "local_distance": float(comparison.distance.mean()),
-            "lipschitz_gradients": federation.session.spent["row_gradients"]
-            - gradients_before,
+            "lipschitz_gradients": gradients,
         }
-        lipschitz, preferred = comparison.lipschitz[0], dict(self.preference or ())
-        counts = (
-            comparison.held
-            if self.where == "client"
-            else self._counts(federation, names, comparison.known[0])
-        )
-        p = class_shares(counts.sum(0))
-        targets = [
-            torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p
-            for n in names
-        ]
+        lipschitz, counts = comparison.lipschitz[0], comparison.held
+        if self.where != "client":
+            counts = self._counts(federation, names, comparison.known[0])
+        global_shares = class_shares(counts.sum(0))
+        targets = [global_shares] * len(names)
+        for name, shares in dict(self.preference or ()).items():
+            if name in names:
+                preferred = torch.tensor(shares, dtype=torch.float64)
+                targets[names.index(name)] = preferred
         if self.where == "client":
-            ps = PerClient(torch.stack(targets))
             federation.ask(
                 names,
                 solve,
                 lipschitz=PerClient(lipschitz),
-                p=ps,
+                p=PerClient(torch.stack(targets)),
                 floor=self.floor,
                 exact=self.exact,
             )
             return log
-        # A client that never told its classes has no floors of its own.
-        client_shares = [
-            class_shares(counts[i]) if counts[i].any() else p
-            for i in federation.positions(names)
-        ]
-        solved = [
-            _solve(*row, self.floor)
-            for row in zip(targets, client_shares, lipschitz, strict=True)
-        ]
-        solutions = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
-        federation.ask(names, keep, q=PerClient(solutions[:, int(self.exact)]))
-        return log | self._log_of(
-            names, solutions, targets, lipschitz, [gamma for _, gamma in solved]
-        )
-
-    def _log_of(
-        self,
-        names: tuple[str, ...],
-        solutions: Tensor,
-        targets: list[Tensor],
-        lipschitz: Tensor,
-        gamma: list[float],
-    ) -> Log:
-        """Rho of the closed form and of the optimum, gamma and q by client; both [K, 2, C]."""
-        rho = [
-            [float(waterfill.bound(q, *row)) for q in qs]
-            for qs, *row in zip(solutions, targets, lipschitz, strict=True)
-        ]
-        q = solutions[:, int(self.exact)]
+        closed_forms, optima, gammas = [], [], []
+        for k, position in enumerate(federation.positions(names)):
+            own_counts = counts[position]
+            # A client that never told its classes has no floors of its own.
+            own_shares = class_shares(own_counts) if own_counts.any() else global_shares
+            solved = _solve(targets[k], own_shares, lipschitz[k], self.floor)
+            (closed_form, optimum), gamma = solved
+            closed_forms.append(closed_form)
+            optima.append(optimum)
+            gammas.append(gamma)
+        q = torch.stack(optima if self.exact else closed_forms)  # [K, C]
+        federation.ask(names, keep, q=PerClient(q))
+        # The bound of Eq. 13 for both, whichever is used.
+        rho, rho_optimum = [], []
+        for k in range(len(names)):
+            rho.append(
+                float(waterfill.bound(closed_forms[k], targets[k], lipschitz[k]))
+            )
+            rho_optimum.append(
+                float(waterfill.bound(optima[k], targets[k], lipschitz[k]))
+            )
         values = {
-            "rho": [r[0] for r in rho],
-            "rho_optimum": [r[1] for r in rho],
-            "gamma": gamma,
+            "rho": rho,
+            "rho_optimum": rho_optimum,
+            "gamma": gammas,
+            "q_entropy": torch.special.entr(q).sum(1).tolist(),
         }
-        values["q_entropy"] = torch.special.entr(q).sum(1).tolist()
         if q.shape[1] <= MOST_CLASSES:
-            values |= {f"q[{i}]": q[:, i].tolist() for i in range(q.shape[1])}
-        return {
-            key: dict(zip(names, by_client, strict=True))
-            for key, by_client in values.items()
-        }
+            for c in range(q.shape[1]):
+                values[f"q[{c}]"] = q[:, c].tolist()
+        for key, by_client in values.items():
+            log[key] = dict(zip(names, by_client, strict=True))
+        return log
 
     def _counts(
         self, federation: Federation, names: tuple[str, ...], stored: Tensor

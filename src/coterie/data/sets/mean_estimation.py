@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.rng import Rng, generator
-from coterie.base.rows import Part, Rows
+from coterie.base.rows import Part, Rows, offsets_from_sizes
 from coterie.config.data import Split, table_of
 from coterie.config.rules import COUNT, is_number
 from coterie.data.sets import Dataset
@@ -118,15 +118,13 @@ def mean_estimation(
     def draw(part: str, sizes: Sequence[int]) -> Rows | None:
         if not sum(sizes):
             return None
-        rows = [
-            generator(split_seed, "mean-estimation", part, n).standard_normal(
-                (size, dim), dtype=np.float32
-            )
-            + centre[int(n[1]) - 1]
-            for n, size in zip(names, sizes, strict=True)
-        ]
+        rows = []
+        for name, size in zip(names, sizes, strict=True):
+            rng = generator(split_seed, "mean-estimation", part, name)
+            noise = rng.standard_normal((size, dim), dtype=np.float32)
+            rows.append(noise + centre[int(name[1]) - 1])
         xi = torch.from_numpy(np.concatenate(rows))
-        return Rows(xi, xi, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+        return Rows(xi, xi, offsets_from_sizes(sizes))
 
     def fresh(name: str, count: int, rng: Rng) -> Part:
         noise = torch.randn(count, dim, generator=rng.generator())

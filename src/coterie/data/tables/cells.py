@@ -90,27 +90,21 @@ class Column:
             if None in names:
                 names.remove(None)
             place = {None: -1, **dict(zip(names, range(len(names)), strict=True))}
-            return [*map(str, names)], np.array(
-                [place[text] for text in values], dtype=np.int64
-            )
-        distinct, codes = np.unique(
-            self.numbers, return_inverse=True
-        )  # all NaN are one, at the end
-        names = [
-            _spell_as(self.kind, value)
-            for value in distinct[~np.isnan(distinct)].tolist()
-        ]
+            codes = np.array([place[text] for text in values], dtype=np.int64)
+            return [*map(str, names)], codes
+        # All NaN are one, at the end.
+        distinct, codes = np.unique(self.numbers, return_inverse=True)
+        present = distinct[~np.isnan(distinct)].tolist()
+        names = [_spell_as(self.kind, value) for value in present]
         return names, np.where(codes < len(names), codes, -1)
 
     @property
     def value_names(self) -> Texts:
         """Every value as the name of a category or class, None where missing, [rows]."""
+        if self.texts is not None:
+            return self.texts
         names, codes = self.levels
-        return (
-            np.array([*names, None], dtype=object)[codes]
-            if self.texts is None
-            else self.texts
-        )
+        return np.array([*names, None], dtype=object)[codes]
 
     @cached_property
     def memberships(self) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
@@ -122,17 +116,19 @@ class Column:
         if not self.separator:
             rows = np.flatnonzero(codes >= 0)
             return names, rows, codes[rows]
-        words = [_words(name, self.separator) for name in names]
-        distinct = [*dict.fromkeys(word for listed in words for word in listed)]
-        place = {word: j for j, word in enumerate(distinct)}
-        pairs = [
-            (row, place[word])
-            for row, code in enumerate(codes.tolist())
-            if code >= 0
-            for word in words[code]
-        ]
+        place: dict[
+            str, int
+        ] = {}  # of each word among all, in the order in which they come
+        words_of_level: list[list[int]] = []
+        for name in names:
+            words = _words(name, self.separator)
+            words_of_level.append([place.setdefault(w, len(place)) for w in words])
+        pairs: list[tuple[int, int]] = []
+        for row, code in enumerate(codes.tolist()):
+            if code >= 0:
+                pairs += [(row, word) for word in words_of_level[code]]
         rows, numbers = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        return distinct, rows, numbers
+        return [*place], rows, numbers
 
     def with_rows(self, numbers: NDArray[np.int64]) -> Column:
         """Return the column with the row of its problem as the source counts it; `numbers`: the row of the source for each row."""
@@ -146,13 +142,15 @@ class Column:
         numbers = None if self.numbers is None else self.numbers[keep]
         texts = None if self.texts is None else self.texts[keep]
         column = replace(self, numbers=numbers, texts=texts)
-        return column if column.present.any() else replace(column, kind="empty")
+        if not column.present.any():
+            return replace(column, kind="empty")
+        return column
 
 
 def _words(cell: str, separator: str) -> list[str]:
     """Return the different words of a cell of a list."""
-    words = (word.strip() for word in cell.split(separator))
-    return [*dict.fromkeys(word for word in words if word)]
+    words = dict.fromkeys(word.strip() for word in cell.split(separator))
+    return [word for word in words if word]
 
 
 @dataclass(frozen=True)
@@ -194,10 +192,11 @@ class Reading:
 
     def _new_names(self, header: Sequence[str]) -> list[str]:
         have = set(header)
-        return [
-            self.rename.get(name, name) if self.rename.get(name) not in have else name
-            for name in header
-        ]
+        names = []
+        for name in header:
+            new_name = self.rename.get(name, name)
+            names.append(name if new_name in have else new_name)
+        return names
 
 
 @dataclass(frozen=True)
@@ -240,7 +239,9 @@ class Table:
 
 
 def _spell_as(kind: str, value: float) -> str:
-    return ("true" if value else "false") if kind == "boolean" else spell(value)
+    if kind != "boolean":
+        return spell(value)
+    return "true" if value else "false"
 
 
 def from_numbers(
@@ -257,11 +258,10 @@ def from_numbers(
         properties["problem"] = ("infinite", int(wild[0]) + 1, str(numbers[wild[0]]))
     if np.isnan(numbers).all():
         return Column("empty", numbers, **properties)
-    if _are_dates(numbers[~np.isnan(numbers)]):
-        dates = np.array(
-            [None if np.isnan(value) else spell(value) for value in numbers],
-            dtype=object,
-        )
+    present = ~np.isnan(numbers)
+    if _are_dates(numbers[present]):
+        dates = np.full(len(numbers), None, dtype=object)
+        dates[present] = [spell(value) for value in numbers[present]]
         return Column("date", None, dates)
     return Column("boolean" if boolean else "number", numbers, **properties)
 
@@ -276,22 +276,13 @@ def are_whole(numbers: Floats) -> bool:
 
 def _are_dates(numbers: Floats) -> bool:
     """Return True if all are dates such as 20230131, on more than one day."""
-    if (
-        numbers.min() == numbers.max()
-        or numbers.min() < 19000101
-        or numbers.max() > 21001231
-    ):
+    low, high = numbers.min(), numbers.max()
+    if low == high or low < 19000101 or high > 21001231:
         return False
     days, months = numbers % 100, numbers // 100 % 100
-    return bool(
-        (
-            (days >= 1)
-            & (days <= 31)
-            & (months >= 1)
-            & (months <= 12)
-            & (numbers % 1 == 0)
-        ).all()
-    )
+    are_days = (days >= 1) & (days <= 31)
+    are_months = (months >= 1) & (months <= 12)
+    return bool((are_days & are_months & (numbers % 1 == 0)).all())
 
 
 def from_texts(
@@ -315,61 +306,51 @@ def from_texts(
     values = {fold(str(word)) for word in not_missing}
     if not category and not values:
         quick = _quick_numbers(cells, codes)
-        ambiguous = comma in ("decimal", "unseen") and any(
-            "." in cell for cell in cells if cell
-        )
+        comma_is_decimal = comma in ("decimal", "unseen")
+        ambiguous = comma_is_decimal and any("." in cell for cell in cells if cell)
         if quick is not None and not ambiguous:
             return from_numbers(quick, missing, padded=are_padded(cells))
-    meaning = {
-        cell: legible(cell)
-        if cell is not None and fold(cell) in values
-        else _clean(cell, codes, comma)
-        for cell in set(cells)
-    }
+    meaning: dict[str | None, str | None] = {}
+    for cell in set(cells):
+        if cell is not None and fold(cell) in values:
+            meaning[cell] = legible(cell)
+        else:
+            meaning[cell] = _clean(cell, codes, comma)
     texts = np.empty(len(cells), dtype=object)
     texts[:] = [meaning[cell] for cell in cells]
     distinct = {text for text in meaning.values() if text is not None}
     words = _words_for_missing(cells, codes | values)
     if category or not distinct:
         return Column("text" if distinct else "empty", None, texts, words=words)
-    unknown = {text for text in distinct if text.lower() in UNKNOWN}
-    unknown -= {text for text in unknown if fold(text) in values}
-    values_written = distinct - unknown
+    unknown = tuple(
+        text
+        for text in sorted(distinct)
+        if text.lower() in UNKNOWN and fold(text) not in values
+    )
+    values_written = distinct.difference(unknown)
     if not values_written:
-        unknown_words = tuple(sorted(unknown))
-        return Column("text", None, texts, unknown=unknown_words, words=words)
+        return Column("text", None, texts, unknown=unknown, words=words)
     booleans = {text: _BOOLEAN.get(text.lower()) for text in values_written}
     if None not in booleans.values():
-        return from_numbers(
-            [booleans.get(text, np.nan) for text in texts],
-            missing,
-            boolean=True,
-            unknown=tuple(sorted(unknown)),
-        )
-    thousands = thousands_dots(values_written, comma)
-    read = {
-        text: None if thousands and "." in text else parse_number(text, comma)
-        for text in values_written
-    }
-    signs = {value.signs for value in read.values() if value is not None}
-    if (
-        None not in read.values()
-        and len(
-            {tuple(s for s in signs_of_cell if s != ",") for signs_of_cell in signs}
-        )
-        == 1
-    ):
-        value_of = {
-            text: value.value for text, value in read.items() if value is not None
-        }
-        return from_numbers(
-            [value_of.get(text, np.nan) for text in texts],
-            missing,
-            signs=tuple(
-                sorted({sign for signs_of_cell in signs for sign in signs_of_cell})
-            ),
-            unknown=tuple(sorted(unknown)),
-        )
+        ones = [booleans.get(text, np.nan) for text in texts]
+        return from_numbers(ones, missing, boolean=True, unknown=unknown)
+    has_thousands_dots = thousands_dots(values_written, comma)
+    read: dict[str, Written | None] = {}
+    for text in values_written:
+        is_unclear = has_thousands_dots and "." in text
+        read[text] = None if is_unclear else parse_number(text, comma)
+    value_of: dict[str, float] = {}
+    signs: set[str] = set()
+    kinds_of_signs: set[tuple[str, ...]] = set()
+    for text, value in read.items():
+        if value is not None:
+            value_of[text] = value.value
+            signs.update(value.signs)
+            kinds_of_signs.add(_without_commas(value))
+    if len(value_of) == len(read) and len(kinds_of_signs) == 1:
+        numbers = [value_of.get(text, np.nan) for text in texts]
+        signs_written = tuple(sorted(signs))
+        return from_numbers(numbers, missing, signs=signs_written, unknown=unknown)
     dates = sum(_DATE.fullmatch(text) is not None for text in values_written)
     if 4 * dates >= 3 * len(values_written):
         return Column("date", None, texts)
@@ -407,8 +388,9 @@ def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
     text = "" if cell is None else legible(cell)
     if text.lower() in NOTHING or fold(text) in codes:
         return None
-    ambiguous = comma in ("decimal", "unseen") and thousands_dots({text}, "decimal")
-    return text if ambiguous else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+    if comma in ("decimal", "unseen") and thousands_dots({text}, "decimal"):
+        return text
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", text)
 
 
 def times_of(column: Column) -> Floats | None:
@@ -430,24 +412,25 @@ def times_of(column: Column) -> Floats | None:
         match = _ORDERED_DATE.match(text)
         if match is None:
             return None
+        # One of the two ways to order a date has matched; the parts of the other are 0.
         parts = {key: int(value) for key, value in match.groupdict("0").items()}
-        year, month, day = (
-            parts[f"{key}_first"] + parts[f"{key}_last"]
-            for key in ("year", "month", "day")
-        )
+        year = parts["year_first"] + parts["year_last"]
+        month = parts["month_first"] + parts["month_last"]
+        day = parts["day_first"] + parts["day_last"]
         times[row] = 10_000 * year + 100 * month + day
     return times
 
 
 def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | None:
     """The numbers of a column without oddities; None where they must be read more closely."""
-    missing = NOTHING | codes | {None}
-    plain = ["nan" if cell in missing else cell for cell in cells]
+    missing = NOTHING | codes
+    plain = ["nan" if cell is None or cell in missing else cell for cell in cells]
     try:
-        numbers = np.array([float(cell) for cell in plain if cell is not None])
+        numbers = np.array([float(cell) for cell in plain])
     except ValueError:
         return None
-    return None if "_" in "".join(str(cell) for cell in plain) else numbers
+    # Python reads 1_000, which is somebody's code.
+    return None if "_" in "".join(plain) else numbers
 
 
 Comma = Literal["decimal", "unseen", "thousands", ""]
@@ -522,12 +505,10 @@ def with_signs(signs: Sequence[str]) -> str:
     >>> with_signs(["%", ","]), with_signs([])
     ('with percent signs and thousands commas', 'without signs')
     """
+    if not signs:
+        return "without signs"
     words = {"%": "percent signs", ",": "thousands commas"}
-    return (
-        f"with {' and '.join(words.get(sign, sign) for sign in signs)}"
-        if signs
-        else "without signs"
-    )
+    return f"with {' and '.join(words.get(sign, sign) for sign in signs)}"
 
 
 def complaint(kind: str, row: int, cell: str) -> str:
@@ -580,15 +561,12 @@ def parse_number(text: str, comma: Comma) -> Written | None:
     if text.endswith("%"):
         return _parse_with_signs(text[:-1].rstrip(), comma, "%")
     match = _MONEY.fullmatch(text)
-    sign = (match["before"] or match["after"]) if match else None
-    if match is None or sign is None:
+    if match is None or not (match["before"] or match["after"]):
         return _parse_with_signs(text, comma)
-    one_sign = not (match["before"] and match["after"])
-    return (
-        _parse_with_signs(match["minus"] + match["number"], comma, _CURRENCIES[sign])
-        if one_sign
-        else None
-    )
+    if match["before"] and match["after"]:
+        return None
+    currency = _CURRENCIES[match["before"] or match["after"]]
+    return _parse_with_signs(match["minus"] + match["number"], comma, currency)
 
 
 def _parse_with_signs(text: str, comma: Comma, *signs: str) -> Written | None:
@@ -607,43 +585,44 @@ def problem(
 
     `read`: what `parse_number` says of each distinct text.
     """
-    numbers = {text for text, value in read.items() if value is not None}
-    unread = read.keys() - numbers
-    kinds = {text: _kind(text) for text in unread}
-    units = {m["unit"].strip() for text in unread if (m := _UNIT.fullmatch(text))}
+    unread = {text for text, value in read.items() if value is None}
     if not unread:
         # All are numbers, but some with a sign and some with another.
-        usual_signs = _usual(texts, read)
-        return _first(
-            "sign",
-            texts,
-            {t for t, value in read.items() if _without_commas(value) != usual_signs},
-        )
-    bounds_alone = not numbers and set(kinds.values()) == {
-        "bound"
-    }  # such as the two categories <5 and >=5
-    if "text" not in kinds.values() and not bounds_alone and len(units) <= _FEW_UNITS:
-        where = _first("text", texts, unread)
-        return None if where is None else (kinds[where[2]], *where[1:])
-    if len(numbers) < _ENOUGH_NUMBERS:
+        signs = {text: _without_commas(value) for text, value in read.items()}
+        signs_of_cells = [
+            signs[text] for text in texts if text is not None and text in signs
+        ]
+        usual = max(sorted(set(signs_of_cells)), key=signs_of_cells.count)
+        odd = {text for text in read if signs[text] != usual}
+        row, cell = _find_first(texts, odd)
+        return "sign", row, cell
+    row, cell = _find_first(texts, unread)
+    kinds = {_kind(text) for text in unread}
+    units = {m["unit"].strip() for text in unread if (m := _UNIT.fullmatch(text))}
+    has_numbers = len(unread) < len(read)
+    # Bounds alone may be categories, such as <5 and >=5.
+    may_be_categories = kinds == {"bound"} and not has_numbers
+    if "text" not in kinds and not may_be_categories and len(units) <= _FEW_UNITS:
+        return _kind(cell), row, cell
+    if len(read) - len(unread) < _ENOUGH_NUMBERS:
         return None
-    slips = sum(map(unread.__contains__, texts))
-    if 4 * slips <= sum(text is not None for text in texts) or 4 * len(unread) <= len(
-        read
-    ):
-        return _first("text", texts, unread)
+    slips = sum(text in unread for text in texts)
+    present = sum(text is not None for text in texts)
+    # A quarter of the rows, or of the different cells.
+    if 4 * slips <= present or 4 * len(unread) <= len(read):
+        return "text", row, cell
     return None
 
 
 def _kind(text: str) -> str:
-    stripped = _alone(text)
-    return next(
-        (kind for kind, pattern in _KINDS.items() if pattern.fullmatch(stripped)),
-        "text",
-    )
+    stripped = _strip_signs(text)
+    for kind, pattern in _KINDS.items():
+        if pattern.fullmatch(stripped):
+            return kind
+    return "text"
 
 
-def _alone(text: str) -> str:
+def _strip_signs(text: str) -> str:
     """`text` without a percent sign or a currency."""
     match = _MONEY.fullmatch(text.removesuffix("%"))
     return match["minus"] + match["number"] if match else text
@@ -657,37 +636,26 @@ def thousands_dots(texts: Collection[str], comma: Comma) -> bool:
     >>> thousands_dots({"250.000", "1.500"}, "decimal")
     True
     """
-    dotted = [_alone(text) for text in texts if "." in text]
-    may_be = bool(dotted) and (
-        comma == "decimal" or (comma == "unseen" and len(dotted) < len(texts))
-    )
-    return may_be and all(map(_DOTS.fullmatch, dotted))
-
-
-def _usual(
-    texts: Sequence[str | None], read: Mapping[str, Written | None]
-) -> tuple[str, ...]:
-    """The signs of most cells."""
-    signs = [
-        _without_commas(read[text])
-        for text in texts
-        if text is not None and text in read
-    ]
-    return max(sorted(set(signs)), key=signs.count)
+    if comma not in ("decimal", "unseen"):
+        return False
+    dotted = [_strip_signs(text) for text in texts if "." in text]
+    if not dotted or (comma == "unseen" and len(dotted) == len(texts)):
+        return False
+    return all(map(_DOTS.fullmatch, dotted))
 
 
 def _without_commas(value: Written | None) -> tuple[str, ...]:
-    return () if value is None else tuple(sign for sign in value.signs if sign != ",")
+    if value is None:
+        return ()
+    return tuple(sign for sign in value.signs if sign != ",")
 
 
-def _first(
-    kind: str, texts: Sequence[str | None], suspects: Collection[Any]
-) -> tuple[str, int, str] | None:
+def _find_first(
+    texts: Sequence[str | None], suspects: Collection[str]
+) -> tuple[int, str]:
+    """Return the data row and the text of the first of the suspects, each of which is the text of a cell."""
     return next(
-        (
-            (kind, row, text)
-            for row, text in enumerate(texts, 1)
-            if text is not None and text in suspects
-        ),
-        None,
+        (row, text)
+        for row, text in enumerate(texts, 1)
+        if text is not None and text in suspects
     )

@@ -115,30 +115,31 @@ class TableCheck:
     @property
     def clients(self) -> dict[str, int]:
         """Rows by client."""
-        return {
-            name: facts.rows
-            for by_client in self.columns.values()
-            for name, facts in by_client.items()
-        }
+        rows: dict[str, int] = {}
+        for by_client in self.columns.values():
+            rows |= {name: facts.rows for name, facts in by_client.items()}
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         """The same for JSON."""
+        columns: dict[str, dict[str, Any]] = {}
+        for column, by_client in self.columns.items():
+            columns[column] = {name: f._asdict() for name, f in by_client.items()}
         return {
             "problems": self.problems,
             "cures": [_lines_of_cures(problem) for problem in self.problems],
             "notes": self.notes,
             "label": self.label,
             "clients": self.clients,
-            "columns": {
-                c: {n: f._asdict() for n, f in by_client.items()}
-                for c, by_client in self.columns.items()
-            },
+            "columns": columns,
             "drift": [d._asdict() for d in self.drift],
         }
 
 
 def _lines_of_cures(problem: str) -> list[str]:
-    return [*map(str, problem.cures)] if isinstance(problem, Advice) else []
+    if not isinstance(problem, Advice):
+        return []
+    return [str(cure) for cure in problem.cures]
 
 
 class _Problems(list[str]):
@@ -166,20 +167,21 @@ def check_folder(
     """
     settings = tables if label is None else replace(tables, label=label)
     path, problems = Path(path), _Problems()
-    if path.is_dir() and holds_arrays(
-        next(iter(files_of(path).values())), settings.arrays
-    ):
-        return _check_arrays(path, settings, split, seed)
+    if path.is_dir():
+        first_file = next(iter(files_of(path).values()))
+        if holds_arrays(first_file, settings.arrays):
+            return _check_arrays(path, settings, split, seed)
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
     if path_exists(path, Path.is_file):
-        dealt = Split.parse(split, kind=None).kind is not None
+        is_dealt = Split.parse(split, kind=None).kind is not None
         with problems.collect():
             sheet = open_sheet(path, reading_of(settings))
-            by_client = {} if dealt else {sheet.name: sheet.table(reading_of(settings))}
-            if dealt:
+            if is_dealt:
                 by_client, notes = deal_table(sheet, settings, seed=seed, split=split)
-        if dealt:
+            else:
+                by_client = {sheet.name: sheet.table(reading_of(settings))}
+        if is_dealt:
             split = within(split)
     else:
         for client, file in files_of(path).items():
@@ -206,14 +208,11 @@ def _check_arrays(
             columns.setdefault(key, {})[client.name] = Facts(
                 f"array {list(tensor.shape[1:])}", rows, 0.0
             )
-        labels = Column(
-            "text",
-            None,
-            np.array(
-                [str(v) for part in parts for v in part.labels.tolist()], dtype=object
-            ),
-        )
-        columns.setdefault("label", {})[client.name] = facts_of(labels)
+        labels: list[str] = []
+        for part in parts:
+            labels += map(str, part.labels.tolist())
+        label = Column("text", None, np.array(labels, dtype=object))
+        columns.setdefault("label", {})[client.name] = facts_of(label)
     return TableCheck((), clients.notes, "label", columns, ())
 
 
@@ -241,9 +240,9 @@ def check_tables(
         for name, table in tables.items():
             with collected.collect():
                 check_label(table, label, tables)
-                ready |= ready_tables(
-                    {name: table}, fit_to(settings, {name: table}), rule, seed
-                )[0]
+                alone = {name: table}
+                fitting = fit_to(settings, alone)
+                ready |= ready_tables(alone, fitting, rule, seed)[0]
     if ready:
         described = describe(
             TableCohort(ready),
@@ -269,56 +268,45 @@ def check_tables(
                 note for note in clients.notes if not _is_asked(note, clients.questions)
             ]
             collected += clients.questions
-    order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
-    columns = {
-        c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns}
-        for c in order
-    }
-    if (
-        label is not None
-        and draft is not None
-        and draft["label"].get("task") == "classification"
-    ):
-        columns[label] = {
-            name: facts_of(_classes(table.columns[label], settings))
-            for name, table in ready.items()
-        }
-    used = (
-        set(columns)
-        if draft is None
-        else {label, *(column["name"] for column in draft["columns"])}
-    )
-    drift = _drifts(
-        {name: by_client for name, by_client in columns.items() if name in used}
-    )
+    columns: dict[str, dict[str, Facts]] = {}
+    for name, table in tables.items():
+        for column, values in table.columns.items():
+            columns.setdefault(column, {})[name] = facts_of(values)
+    used = set(columns)
+    if draft is not None:
+        used = {str(label), *(column["name"] for column in draft["columns"])}
+        if draft["label"].get("task") == "classification":
+            columns[str(label)] = {
+                name: facts_of(_classes(table.columns[str(label)], settings))
+                for name, table in ready.items()
+            }
+    used_columns = {name: facts for name, facts in columns.items() if name in used}
     return TableCheck(
-        tuple(dict.fromkeys(collected)), tuple(notes), label, columns, drift
+        problems=tuple(dict.fromkeys(collected)),
+        notes=tuple(notes),
+        label=label,
+        columns=columns,
+        drift=_drifts(used_columns),
     )
 
 
 def _is_asked(note: str, questions: Sequence[str]) -> bool:
     """Return True for a note on what a question is about, too."""
-    subject, units = note.partition(": ")[0], "the same unit?"
-    return any(
-        units in question
-        if units in note
-        else note.endswith(_DOUBTS) and question.startswith(subject)
-        for question in questions
-    )
+    units = "the same unit?"
+    if units in note:
+        return any(units in question for question in questions)
+    subject = note.partition(": ")[0]
+    return note.endswith(_DOUBTS) and any(q.startswith(subject) for q in questions)
 
 
 def _classes(label: Column, settings: Tables) -> Column:
     """The label as texts, one per class."""
-    texts = label.value_names
-    if settings.above is not None and label.numbers is not None:
-        threshold = spell(settings.above)
-        texts = np.array(
-            [
-                f"> {threshold}" if value > settings.above else f"<= {threshold}"
-                for value in label.numbers
-            ],
-            dtype=object,
-        )
+    if settings.above is None or label.numbers is None:
+        return Column("text", None, label.value_names)
+    texts = np.empty(len(label.numbers), dtype=object)
+    is_above = label.numbers > settings.above
+    texts[is_above] = f"> {spell(settings.above)}"
+    texts[~is_above] = f"<= {spell(settings.above)}"
     return Column("text", None, texts)
 
 
@@ -327,14 +315,11 @@ def facts_of(column: Column) -> Facts:
     present = column.present
     missing = 1 - float(present.mean())
     if column.numbers is None:
-        counts = Counter(str(text) for text in column.value_names[present])
-        shares = {text: n / counts.total() for text, n in counts.most_common()}
-        return Facts(
-            column.kind,
-            len(column),
-            missing,
-            shares=shares if column.kind == "text" else {},
-        )
+        shares: dict[str, float] = {}
+        if column.kind == "text":
+            counts = Counter(str(text) for text in column.value_names[present])
+            shares = {text: n / counts.total() for text, n in counts.most_common()}
+        return Facts(column.kind, len(column), missing, shares=shares)
     numbers = column.numbers[present]
     if not len(numbers) or not np.isfinite(numbers).all():
         return Facts(column.kind, len(column), missing)
@@ -355,17 +340,15 @@ def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
                 facts for client, facts in by_client.items() if client != name
             ]
             drift = _drift(name, column, at_client, other_facts)
-            drifts += [drift] if drift is not None else []
-    return tuple(
-        sorted(
-            drifts,
-            key=lambda d: (
-                -abs(d.value) / (1 if d.measure == "mean difference" else 0.5),
-                d.column,
-                d.client,
-            ),
-        )
-    )
+            if drift is not None:
+                drifts.append(drift)
+
+    def place(drift: Drift) -> tuple[float, str, str]:
+        # Half a total variation counts like a whole standard deviation.
+        unit = 1 if drift.measure == "mean difference" else 0.5
+        return -abs(drift.value) / unit, drift.column, drift.client
+
+    return tuple(sorted(drifts, key=place))
 
 
 def _drift(
@@ -376,14 +359,10 @@ def _drift(
     total = sum(rows for _, rows in present)
     if not total or at_client.missing == 1 or at_client.kind == "date":
         return None
-    noise = (
-        1 / (at_client.rows * (1 - at_client.missing)) + 1 / total
-    )  # of a mean, in squared standard deviations
-    if (
-        at_client.mean is not None
-        and at_client.deviation is not None
-        and all(f.mean is not None or not n for f, n in present)
-    ):
+    # The variance of a difference of means, in squared standard deviations.
+    noise = 1 / (at_client.rows * (1 - at_client.missing)) + 1 / total
+    have_means = all(f.mean is not None or not n for f, n in present)
+    if at_client.mean is not None and at_client.deviation is not None and have_means:
         moments = [
             (f.mean, f.deviation or 0.0, n / total)
             for f, n in present
@@ -392,43 +371,26 @@ def _drift(
         mean = sum(m * share for m, _, share in moments)
         variance = sum((s**2 + (m - mean) ** 2) * share for m, s, share in moments)
         scale = ((at_client.deviation**2 + variance) / 2) ** 0.5
-        chance = (
-            4 * noise**0.5
-        )  # standard errors; four, since many columns of many clients are looked at
-        return (
-            None
-            if scale == 0
-            else Drift(
-                client,
-                column,
-                "mean difference",
-                (at_client.mean - mean) / scale,
-                chance,
-            )
-        )
+        if scale == 0:
+            return None
+        difference = (at_client.mean - mean) / scale
+        # Standard errors; four, since many columns of many clients are looked at.
+        return Drift(client, column, "mean difference", difference, 4 * noise**0.5)
     if at_client.kind != "text" or any(f.kind != "text" and n for f, n in present):
         return None
-    shares = _fold_shares(
-        (text, share * n / total)
-        for facts, n in present
-        for text, share in facts.shares.items()
-    )
+    weighted_shares: list[tuple[str, float]] = []
+    for facts, n in present:
+        for text, share in facts.shares.items():
+            weighted_shares.append((text, share * n / total))
+    shares = _fold_shares(weighted_shares)
     client_shares = _fold_shares(at_client.shares.items())
-    distance = (
-        sum(
-            abs(client_shares.get(text, 0.0) - shares.get(text, 0.0))
-            for text in {*client_shares, *shares}
-        )
-        / 2
-    )
+    distance = 0.0
+    for text in {**client_shares, **shares}:
+        distance += abs(client_shares.get(text, 0.0) - shares.get(text, 0.0)) / 2
     # Its mean under no difference, and three times the most that its standard deviation can be.
-    expected = (
-        sum((p * (1 - p) * noise) ** 0.5 for p in shares.values())
-        / (2 * math.pi) ** 0.5
-    )
-    return Drift(
-        client, column, "total variation", distance, expected + 1.5 * noise**0.5
-    )
+    deviations = sum((p * (1 - p) * noise) ** 0.5 for p in shares.values())
+    chance = deviations / (2 * math.pi) ** 0.5 + 1.5 * noise**0.5
+    return Drift(client, column, "total variation", distance, chance)
 
 
 def _fold_shares(shares: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -454,16 +416,21 @@ def short(facts: Facts) -> str:
             f"{name[:16]} {_percent(share)}"
             for name, share in list(facts.shares.items())[:2]
         )
-        text += f" and {len(facts.shares) - 2} more" if len(facts.shares) > 2 else ""
+        if len(facts.shares) > 2:
+            text += f" and {len(facts.shares) - 2} more"
     else:
         text = facts.kind
-    return f"{text}, {facts.missing:.0%} missing" if 0 < facts.missing < 1 else text
+    if 0 < facts.missing < 1:
+        text += f", {facts.missing:.0%} missing"
+    return text
 
 
 def _percent(share: float) -> str:
     """A share in percent, with a digit more where it would be taken for none or all."""
     text = f"{share:.0%}"
-    return text if text not in ("0%", "100%") or share in (0, 1) else f"{share:.1%}"
+    if text in ("0%", "100%") and share not in (0, 1):
+        return f"{share:.1%}"
+    return text
 
 
 def _round(value: float) -> str:

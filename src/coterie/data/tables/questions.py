@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,13 @@ FEWEST_CASES = 15
 LOOKED_AT = 4096
 """Training rows, evenly over all, by which columns are looked at one by one."""
 _FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
-_REPEATED = (
-    1.2  # rows of a value, on average, from which on they are not there by a slip
-)
+# Rows of a value, on average, from which on they are not there by a slip.
+_REPEATED = 1.2
 _FEWEST_COUNTS = 5  # whole numbers from which on they may be counts as well as classes
-_TELLING = (
-    0.95  # area under the ROC curve of one column from which on it may say the label
-)
-_FEWEST_CODES = (
-    5  # rows of a client with the same odd number from which on it is no slip
-)
+# Area under the ROC curve of one column from which on it may say the label.
+_TELLING = 0.95
+# Rows of a client with the same odd number from which on it is no slip.
+_FEWEST_CODES = 5
 CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 """Numbers that people write for "missing"."""
 _CHANCE_OF_VALUES = 1e-6  # the same of one value; of 1,179 values of 65 public tables two are asked about, both true leaks
@@ -61,73 +59,56 @@ def ask_about(
         suspected: Columns that are known to say the label already.
     """
     telling = [*dict.fromkeys([*suspected, *_telling_columns(clients, tables, recipe)])]
+    unanswered = [name for name in telling if name not in settings.keep]
+    answered = {*telling, *settings.keep}
+    answered_or_dropped = answered.union(settings.columns_to_drop())
     return [
-        *_on_patients(tables, recipe, settings),
-        *_on_the_task(tables, recipe, settings),
-        *(
-            _on_words_of_classes(tables, recipe, settings)
-            if len(recipe["label"]["classes"]) > 2
-            else ()
+        *_ask_patients(tables, recipe, settings),
+        *_ask_task(recipe, settings),
+        *_ask_words_of_classes(tables, recipe, settings),
+        *_ask_telling_columns(unanswered),
+        *_ask_columns_of_one_class(
+            clients, tables, recipe, extremes, answered_or_dropped
         ),
-        *_on_telling_columns([name for name in telling if name not in settings.keep]),
-        *_on_columns_of_one_class(
-            clients,
-            tables,
-            recipe,
-            extremes,
-            {*telling, *settings.keep, *settings.columns_to_drop()},
-        ),
-        *_on_units(recipe, settings),
-        *_on_codes(extremes, {*telling, *settings.keep}),
+        *_ask_units(recipe, settings),
+        *_ask_codes(extremes, answered),
     ]
 
 
-def _on_patients(
+def _ask_patients(
     tables: Sequence[Table], recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
     """Ask of a column that names patients, and has several rows for them, whether these belong together."""
     if settings.group is not None:
         return
     for name in tables[0].columns:
-        if (
-            name == recipe["label"]["column"]
-            or name in settings.keep
-            or not names_rows(name)
-        ):
+        if name == recipe["label"]["column"] or name in settings.keep:
             continue
-        values = [
-            table.columns[name].value_names for table in tables if name in table.columns
-        ]
-        different = sum(
-            len({value for value in column if value is not None}) for column in values
+        if not names_rows(name) or not all(name in table.columns for table in tables):
+            continue
+        different = total = 0
+        for table in tables:
+            names, _ = table.columns[name].levels
+            different += len(names)
+            total += len(table)
+        if different < _FEWEST_PATIENTS * len(tables) or total < _REPEATED * different:
+            continue
+        cures = Cure("group", name), Cure("keep", [name])
+        yield Advice(
+            f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then {cures[0]} (--group), "
+            f"else {cures[1]} to use it as it is",
+            cures,
         )
-        total = sum(map(len, values))
-        if (
-            len(values) == len(tables)
-            and different >= _FEWEST_PATIENTS * len(tables)
-            and total >= _REPEATED * different
-        ):
-            cures = Cure("group", name), Cure("keep", [name])
-            yield Advice(
-                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then {cures[0]} (--group), "
-                f"else {cures[1]} to use it as it is",
-                cures,
-            )
-            return
+        return
 
 
-def _on_the_task(
-    tables: Sequence[Table], recipe: Recipe, settings: Tables
-) -> Iterator[str]:
+def _ask_task(recipe: Recipe, settings: Tables) -> Iterator[str]:
     """Ask whether whole numbers are classes or counts."""
     label = recipe["label"]
-    chosen = settings.task or settings.classes or settings.above is not None
-    if (
-        chosen
-        or label["kind"] != "number"
-        or not len(label["values"]) >= _FEWEST_COUNTS
-        or not label["classes"]
-    ):
+    if settings.task or settings.classes or settings.above is not None:
+        return
+    may_be_counts = label["kind"] == "number" and len(label["values"]) >= _FEWEST_COUNTS
+    if not may_be_counts or not label["classes"]:
         return
     low, high = label["values"][0], label["values"][-1]
     yield Advice(
@@ -137,25 +118,18 @@ def _on_the_task(
     )
 
 
-def _on_words_of_classes(
+def _ask_words_of_classes(
     tables: Sequence[Table], recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
-    """Ask whether all classes of a client are other words for those of the others."""
+    """Ask whether all classes of a client are other words for those of the others, where there are more than two."""
     label = recipe["label"]
-    if settings.task or settings.classes:
+    if settings.task or settings.classes or len(label["classes"]) < 3:
         return
-    classes = [
-        {
-            value
-            for value in table.columns[label["column"]].value_names
-            if value is not None
-        }
-        for table in tables
-    ]
+    classes = [set(table.columns[label["column"]].levels[0]) for table in tables]
     for table, words in zip(tables, classes, strict=True):
         elsewhere = [values for values in classes if values is not words]
         if len(words) > 1 and elsewhere and words.isdisjoint(set().union(*elsewhere)):
-            cures = map_to_classes(value for values in classes for value in values)
+            cures = map_to_classes(set().union(*classes))
             yield Advice(
                 f"label {label['column']}: no class in common with other clients at {table.name}, which has "
                 f"{' and '.join(sorted(words)[:3])}; are these other words for the same classes? Then map all values, "
@@ -169,17 +143,15 @@ def _telling_columns(
     clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe
 ) -> list[str]:
     """Return columns that tell two classes apart by themselves, or by where they have no value."""
+    if len(recipe["label"]["classes"]) != 2:
+        return []
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
-    is_binary = len(recipe["label"]["classes"]) == 2
-    if (
-        not is_binary
-        or np.bincount(labels.astype(np.int64), minlength=2).min() < FEWEST_CASES
-    ):
+    if np.bincount(labels.astype(np.int64), minlength=2).min() < FEWEST_CASES:
         return []
     step = -(-len(labels) // LOOKED_AT)
     sampled = [
-        table.parts["train"][i::step]
-        for i, table in zip(_starts(clients, step), tables, strict=True)
+        table.parts["train"][first::step]
+        for first, table in zip(_starts(clients, step), tables, strict=True)
     ]
     cases, telling = labels[::step], []
     for column in recipe["columns"]:
@@ -211,9 +183,8 @@ def _texts_tell(
     for table, rows in zip(tables, sampled, strict=True):
         texts, codes = table.columns[name].levels
         parts.append(np.array([*texts, ""])[codes[rows]])
-    return (
-        _telling_area(_share_of_cases(np.concatenate(parts), cases), cases) > _TELLING
-    )
+    shares = _share_of_cases(np.concatenate(parts), cases)
+    return _telling_area(shares, cases) > _TELLING
 
 
 def _share_of_cases(categories: Array, cases: Array) -> Array:
@@ -224,7 +195,7 @@ def _share_of_cases(categories: Array, cases: Array) -> Array:
     return np.asarray(np.bincount(place, weights=cases)[place] / total[place])
 
 
-def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
+def _ask_telling_columns(names: Sequence[str]) -> Iterator[str]:
     """Ask whether columns that tell the label are known beforehand."""
     if names:
         each = "each " if len(names) > 1 else ""
@@ -232,7 +203,7 @@ def _on_telling_columns(names: Sequence[str]) -> Iterator[str]:
         yield drop_or_keep(names, f"{listing(names)}: {about}")
 
 
-def _on_columns_of_one_class(
+def _ask_columns_of_one_class(
     clients: Sequence[Client],
     tables: Sequence[Table],
     recipe: Recipe,
@@ -245,18 +216,16 @@ def _on_columns_of_one_class(
     classes = recipe["label"]["classes"]
     if not classes:
         return
-    labels = np.concatenate(
-        [np.asarray(client.train.labels) for client in clients]
-    ).astype(np.int64)
+    labels_by_client = [np.asarray(client.train.labels) for client in clients]
+    labels = np.concatenate(labels_by_client).astype(np.int64)
     shares = np.bincount(labels, minlength=len(classes)) / len(labels)
-    dates = dict.fromkeys(
-        name
-        for table in tables
-        for name, column in table.columns.items()
-        if column.kind == "date"
-    )
+    candidates = [column["name"] for column in recipe["columns"]]
+    for table in tables:
+        for name, column in table.columns.items():
+            if column.kind == "date" and name not in candidates:
+                candidates.append(name)
     names: dict[str, list[str]] = {}
-    for name in [*(column["name"] for column in recipe["columns"]), *dates]:
+    for name in candidates:
         if name in answered:
             continue
         missing = _are_missing(tables, name)
@@ -267,13 +236,10 @@ def _on_columns_of_one_class(
         ):
             count = np.bincount(labels[odd_rows], minlength=len(classes))
             only = int(count.argmax())
-            if (
-                count[only] == count.sum() >= FEWEST_CASES
-                and shares[only] ** count[only] < _CHANCE
-            ):
-                names.setdefault(
-                    f"{state} only where the label is {classes[only]}", []
-                ).append(name)
+            is_one_class = count[only] == count.sum() >= FEWEST_CASES
+            if is_one_class and shares[only] ** count[only] < _CHANCE:
+                sentence = f"{state} only where the label is {classes[only]}"
+                names.setdefault(sentence, []).append(name)
                 break
     for name, value, only in _values_of_one_class(tables, recipe, labels, answered):
         state = f"{value!r} only where the label is {classes[only]}"
@@ -304,24 +270,21 @@ def _values_of_one_class(
             counts = np.bincount(labels[values == value], minlength=len(shares))
             only = int(counts.argmax())
             rows = int(counts.sum())
-            if (
-                counts[only] == rows >= FEWEST_CASES
-                and shares[only] ** rows < _CHANCE_OF_VALUES
-            ):
+            is_one_class = counts[only] == rows >= FEWEST_CASES
+            if is_one_class and shares[only] ** rows < _CHANCE_OF_VALUES:
                 yield name, value, only
                 break
 
 
 def _are_missing(tables: Sequence[Table], name: str) -> Array:
     """Return which training rows have no value, [rows of all clients]; none has one where a client lacks the column."""
-    return np.concatenate(
-        [
-            ~table.columns[name].present[table.parts["train"]]
-            if name in table.columns
-            else np.ones(len(table.parts["train"]), dtype=bool)
-            for table in tables
-        ]
-    )
+    masks = []
+    for table in tables:
+        mask = np.ones(len(table), dtype=bool)
+        if name in table.columns:
+            mask = ~table.columns[name].present
+        masks.append(mask[table.parts["train"]])
+    return np.concatenate(masks)
 
 
 def _are_far_off(tables: Sequence[Table], name: str, extremes: Far) -> Array:
@@ -356,10 +319,8 @@ def auc_of(values: Array, classes: Array) -> float:
     if not 0 < cases < len(classes):
         return 0.5
     ranks = mean_ranks(values)
-    area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (
-        cases * (len(classes) - cases)
-    )
-    return float(area)
+    above = ranks[classes == 1].sum() - cases * (cases + 1) / 2
+    return float(above / (cases * (len(classes) - cases)))
 
 
 def mean_ranks(values: Array) -> Array:
@@ -369,18 +330,15 @@ def mean_ranks(values: Array) -> Array:
     return ranks
 
 
-def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
+def _ask_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
     """Ask of all columns at once whose numbers at one client may have another unit."""
-    doubts = [
-        note.partition(": numbers at ")
-        for note in recipe["notes"]
-        if note.endswith("the same unit?")
-    ]
-    where: dict[str, list[str]] = {}
-    for column, _, doubt in doubts:
-        if column not in settings.keep:
-            where.setdefault(doubt.partition(" are about ")[0], []).append(column)
-    for client, names in where.items():
+    columns_of: dict[str, list[str]] = {}
+    for note in recipe["notes"]:
+        column, _, doubt = note.partition(": numbers at ")
+        if note.endswith("the same unit?") and column not in settings.keep:
+            client = doubt.partition(" are about ")[0]
+            columns_of.setdefault(client, []).append(column)
+    for client, names in columns_of.items():
         cures = Cure("keep", names[:3]), Cure("drop", names[:3])
         yield Advice(
             f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then "
@@ -389,25 +347,32 @@ def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
         )
 
 
-def _on_codes(numbers: Far, answered: Set[str]) -> Iterator[str]:
+def _ask_codes(numbers: Far, answered: Set[str]) -> Iterator[str]:
     """Ask whether numbers that people write for "missing", far from all others in many rows, mean it."""
-    codes_of: dict[str, dict[str, int]] = {}
+    codes_of: dict[str, list[str]] = {}
+    total: dict[str, int] = {}  # rows by code, of all columns
     for (_, name), extremes in numbers.items():
         for value, rows in extremes.items():
+            code = spell(value)
             if (
-                name not in answered
-                and len(rows) >= _FEWEST_CODES
-                and CODE.fullmatch(spell(value))
+                name in answered
+                or len(rows) < _FEWEST_CODES
+                or not CODE.fullmatch(code)
             ):
-                codes = codes_of.setdefault(name, {})
-                codes[spell(value)] = codes.get(spell(value), 0) + len(rows)
-    if codes_of:
-        values = dict.fromkeys(code for codes in codes_of.values() for code in codes)
-        named = {name: [*map(float, codes)] for name, codes in [*codes_of.items()][:3]}
-        cures = Cure("missing", named), Cure("keep", [*named])
-        yield Advice(
-            f"{listing([*codes_of])}: {' and '.join([*values][:3])} in {sum(sum(codes.values()) for codes in codes_of.values())} rows "
-            f"{'is' if len(values) == 1 else 'are'} far from all other numbers; {'does it' if len(values) == 1 else 'do they'} mean "
-            f"missing? Then {cures[0]}, else {cures[1]}",
-            cures,
-        )
+                continue
+            codes = codes_of.setdefault(name, [])
+            if code not in codes:
+                codes.append(code)
+            total[code] = total.get(code, 0) + len(rows)
+    if not codes_of:
+        return
+    # In the order of columns, as they are named.
+    values = [*dict.fromkeys(chain.from_iterable(codes_of.values()))]
+    named = {name: [*map(float, codes)] for name, codes in [*codes_of.items()][:3]}
+    cures = Cure("missing", named), Cure("keep", [*named])
+    is_, does_it = ("is", "does it") if len(values) == 1 else ("are", "do they")
+    yield Advice(
+        f"{listing([*codes_of])}: {' and '.join(values[:3])} in {sum(total.values())} rows {is_} far from all other numbers; "
+        f"{does_it} mean missing? Then {cures[0]}, else {cures[1]}",
+        cures,
+    )

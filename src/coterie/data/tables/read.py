@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,8 +83,10 @@ def suffix_of(file: Path) -> str:
     ('.csv.gz', '.parquet')
     """
     name = file.name.lower()
-    packed = next((s for s in SUFFIXES if s.endswith(".gz") and name.endswith(s)), "")
-    return packed or file.suffix.lower()
+    for suffix in SUFFIXES:
+        if suffix.endswith(".gz") and name.endswith(suffix):
+            return suffix
+    return file.suffix.lower()
 
 
 def stem_of(file: Path) -> str:
@@ -127,23 +130,20 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 def notes_on_other_files(folder: Path) -> list[str]:
     """Return a note on what may be the table of a client under another name: files of text or without ending, and folders of tables."""
-    texts = [
-        file.name
-        for file in sorted(folder.iterdir())
-        if file.is_file() and file.suffix.lower() in (".txt", "")
-    ]
-    folders = [
-        f"{entry.name}/"
-        for entry in sorted(folder.iterdir())
-        if entry.is_dir()
-        and any(suffix_of(file) in SUFFIXES for file in entry.iterdir())
-    ]
-    names = [name for name in (*texts, *folders) if not name.startswith(".")]
-    return (
-        [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"]
-        if names
-        else []
-    )
+    texts, folders = [], []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            suffixes = {suffix_of(file) for file in entry.iterdir()}
+            if suffixes & set(SUFFIXES):
+                folders.append(f"{entry.name}/")
+        elif entry.is_file() and entry.suffix.lower() in (".txt", ""):
+            texts.append(entry.name)
+    names = [*texts, *folders]
+    if not names:
+        return []
+    return [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"]
 
 
 def holds_arrays(path: Path, arrays: bool | None) -> bool:
@@ -229,18 +229,12 @@ class Sheet:
                 if name and name not in without:
                     column = self.column(i, name, numbers)
                     columns[client][name] = column.with_rows(numbers)
-        return {
-            client: replace(
-                self._finish(
-                    client,
-                    f"{client} of {self.source}",
-                    columns[client],
-                    names[client],
-                ),
-                rows=numbers,
-            )
-            for client, numbers in rows.items()
-        }
+        tables = {}
+        for client, numbers in rows.items():
+            source = f"{client} of {self.source}"
+            table = self._finish(client, source, columns[client], names[client])
+            tables[client] = replace(table, rows=numbers)
+        return tables
 
     def _names(self, reading: Reading) -> list[str]:
         """Return the name to use for each column; empty for one that is not read."""
@@ -263,12 +257,16 @@ class Sheet:
             raise InputError(
                 f"{source} has no columns; give it a header line and rows, or remove it"
             )
-        pairs = [*zip(self.header, names, strict=True)]
-        dropped = [written for written, used in pairs if written and not used]
-        note = f"{source}: left out: {', '.join(dropped)} (as asked)"
-        renamed = tuple(written for written, used in pairs if used and written != used)
-        notes = (note,) if dropped else ()
-        return Table(name, source, columns, notes=notes, renamed=renamed)
+        dropped, renamed = [], []
+        for written, used in zip(self.header, names, strict=True):
+            if written and not used:
+                dropped.append(written)
+            if used and written != used:
+                renamed.append(written)
+        notes = []
+        if dropped:
+            notes.append(f"{source}: left out: {', '.join(dropped)} (as asked)")
+        return Table(name, source, columns, notes=tuple(notes), renamed=tuple(renamed))
 
 
 def _sheet(name: str, source: str, content: Columns) -> Sheet:
@@ -305,7 +303,7 @@ def open_sheet(path: str | Path, reading: Reading, *, name: str | None = None) -
     }
     if suffix_of(path) not in readers:
         raise InputError(
-            f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}"
+            f"{path}: cannot read {path.suffix or 'a file without ending'}; use {', '.join(SUFFIXES)}"
         )
     if path.stat().st_size <= 0:
         raise InputError(
@@ -315,36 +313,29 @@ def open_sheet(path: str | Path, reading: Reading, *, name: str | None = None) -
     return _sheet(name or stem_of(path), str(path), content)
 
 
-def _endings() -> str:
-    return ", ".join(SUFFIXES)
-
-
 def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
     """Return the columns of a file as they are written; none of a file of arrays. Errors are those of `read`."""
     path = Path(path)
-    if path.suffix.lower() == ".npz":
-        return {}
-    if path.suffix.lower() == ".parquet":
+    columns: dict[str, Sequence[str]] = {}
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return columns
+    if suffix == ".parquet":
         table = _parquet_table(path)
-        columns = [
-            ["" if v is None else str(v) for v in column.to_pylist()]
-            for column in table.columns
-        ]
-        return dict(zip(table.column_names, columns, strict=True))
-    if path.suffix.lower() == ".dta":
+        for name, values in zip(table.column_names, table.columns, strict=True):
+            texts = _texts_of_arrow(values)
+            columns[name] = [text or "" for text in texts]
+        return columns
+    if suffix == ".dta":
         frame = _stata_frame(path)
-        return {
-            str(name): frame[name]
-            .astype(object)
-            .where(frame[name].notna(), "")
-            .map(str)
-            for name in frame.columns
-        }
-    header, cells = (
-        _xlsx_cells(path)
-        if path.suffix.lower() == ".xlsx"
-        else _csv_cells(path, *_csv_text(path))
-    )
+        for name in frame.columns:
+            present = frame[name].notna()
+            columns[str(name)] = frame[name].astype(object).where(present, "").map(str)
+        return columns
+    if suffix == ".xlsx":
+        header, cells = _xlsx_cells(path)
+    else:
+        header, cells = _csv_cells(path, *_csv_text(path))
     return dict(zip(header, cells, strict=True))
 
 
@@ -360,14 +351,15 @@ def _csv(path: Path, reading: Reading) -> Columns:
     cells_of_column = lru_cache(maxsize=1)(plain.cells)
 
     def column(i: int, key: str, rows: Numbers | None) -> Column:
-        if i in plain.numbers and not reading.is_text(key):
-            codes = {fold(str(code)) for code in reading.missing.get(key, ())}
-            if all(number(code) is not None for code in codes):
-                numbers = plain.numbers[i] if rows is None else plain.numbers[i][rows]
-                padded = plain.is_padded(i)
-                return from_numbers(
-                    numbers, reading.missing.get(key, ()), padded=padded
-                )
+        missing = reading.missing.get(key, ())
+        # A code of missing values that is no number can only be found among texts.
+        codes = {fold(str(code)) for code in missing}
+        has_numeric_codes = all(number(code) is not None for code in codes)
+        if i in plain.numbers and has_numeric_codes and not reading.is_text(key):
+            numbers = plain.numbers[i]
+            if rows is not None:
+                numbers = numbers[rows]
+            return from_numbers(numbers, missing, padded=plain.is_padded(i))
         cells = _take(cells_of_column(i), rows)
         return _texts(cells, key, reading, comma=_comma(separator, text))
 
@@ -376,11 +368,10 @@ def _csv(path: Path, reading: Reading) -> Columns:
 
 def _csv_text(path: Path) -> tuple[str, str]:
     """Return the text of a file and its separator: the one of , ; tab | that cuts the first lines into most equal parts."""
+    raw = _unpack(path) if suffix_of(path).endswith(".gz") else path.read_bytes()
+    begins_as_utf16 = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        raw = _unpack(path) if suffix_of(path).endswith(".gz") else path.read_bytes()
-        text = raw.decode(
-            "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        )
+        text = raw.decode("utf-16" if begins_as_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f'{path} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"'
@@ -440,17 +431,18 @@ def _csv_cells(
         raise InputError(
             f"{path} is empty; give it a header line and rows, or remove it"
         )
-    cells: list[Sequence[str]] = (
-        list(zip(*rows, strict=True)) if rows else [()] * len(header)
-    )
-    return header, cells
+    if not rows:
+        return header, [()] * len(header)
+    return header, list(zip(*rows, strict=True))
 
 
 def _comma(separator: str, text: str) -> Comma:
     """Return the meaning of a comma in a number of `text`."""
-    if separator == ";":
-        return "decimal" if re.search(r"\d,\d", text) else "unseen"
-    return "thousands" if separator == "," else ""
+    if separator == ",":
+        return "thousands"
+    if separator != ";":
+        return ""
+    return "decimal" if re.search(r"\d,\d", text) else "unseen"
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -476,29 +468,28 @@ def _xlsx(path: Path, reading: Reading) -> Columns:
 
 def _take(cells: Sequence[T], rows: Numbers | None) -> Sequence[T]:
     """Return the cells of these rows; None for all."""
-    return cells if rows is None else [cells[row] for row in rows.tolist()]
+    if rows is None:
+        return cells
+    return [cells[row] for row in rows.tolist()]
 
 
 def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
     """Header and columns of the only sheet of a workbook, its cells as a CSV would write them; formulas as they were last computed."""
     with explain_imports("reading Excel needs openpyxl", "data"):
         import openpyxl
+    filled: dict[str, list[list[str]]] = {}  # rows with a cell, by sheet with a row
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        sheets = {
-            sheet.title: [[_cell(cell) for cell in row] for row in sheet.iter_rows()]
-            for sheet in book.worksheets
-        }
+        for sheet in book.worksheets:
+            for cells in sheet.iter_rows():
+                row = [_cell(cell) for cell in cells]
+                if any(row):
+                    filled.setdefault(sheet.title, []).append(row)
         book.close()
     except Exception as error:  # zipfile, xml and openpyxl each have their own
         raise InputError(
             f"{path} cannot be read as Excel ({_first_line(error)}); save it again"
         ) from error
-    filled = {
-        title: [row for row in rows if any(row)]
-        for title, rows in sheets.items()
-        if any(map(any, rows))
-    }
     if not filled:
         raise InputError(
             f"{path} is empty; give it a header line and rows, or remove it"
@@ -508,11 +499,18 @@ def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
             f"{path} has {len(filled)} sheets with cells ({listing(list(filled))}); keep the one with the table"
         )
     (rows,) = filled.values()
-    width = max(max(i for i, cell in enumerate(row) if cell) + 1 for row in rows)
-    header = [cell.strip() for cell in rows[0][:width]] + [""] * (width - len(rows[0]))
-    return header, [
-        [row[i] if i < len(row) else "" for row in rows[1:]] for i in range(width)
-    ]
+    # A sheet may give each row another width, with cells that are empty at its end.
+    width = 0
+    for row in rows:
+        while not row[-1]:
+            row.pop()
+        width = max(width, len(row))
+    for row in rows:
+        row += [""] * (width - len(row))
+    header = [cell.strip() for cell in rows[0]]
+    if len(rows) == 1:
+        return header, [()] * width
+    return header, list(zip(*rows[1:], strict=True))
 
 
 def _cell(cell: Any) -> str:
@@ -523,11 +521,9 @@ def _cell(cell: Any) -> str:
     if isinstance(value, float | int) and not isinstance(value, bool):
         shown_in_percent = "%" in str(cell.number_format)
         return f"{value * 100:.15g}%" if shown_in_percent else repr(value)
-    return (
-        value.isoformat(" ")
-        if hasattr(value, "hour") and hasattr(value, "year")
-        else str(value)
-    )
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    return str(value)
 
 
 def _stata_frame(path: Path) -> Any:
@@ -551,7 +547,9 @@ def _frame_columns(frame: Any, reading: Reading) -> Columns:
 
     def column(i: int, key: str, rows: Numbers | None) -> Column:
         series = frame.iloc[:, i]
-        return _series(series if rows is None else series.iloc[rows], key, reading)
+        if rows is not None:
+            series = series.iloc[rows]
+        return _series(series, key, reading)
 
     return [str(key) for key in frame.columns], column
 
@@ -578,36 +576,25 @@ def _parquet(path: Path, reading: Reading) -> Columns:
         kind, values = table.schema.field(i).type, table.column(i)
         if rows is not None:
             values = values.take(pa.array(rows))
-        if (
-            pa.types.is_integer(kind)
-            or pa.types.is_floating(kind)
-            or pa.types.is_decimal(kind)
-            or _is_bool(kind)
-        ):
-            numbers = (values.cast(pa.int8()) if _is_bool(kind) else values).cast(
-                pa.float64(), safe=False
-            )
-            return _numbers(numbers.to_numpy(), key, reading, boolean=_is_bool(kind))
         if pa.types.is_temporal(kind):
-            return _temporal(values)
+            return _dates(_texts_of_arrow(values))
+        # Besides times, integers, floats and booleans are primitive; decimals are not.
+        if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
+            numbers = values.cast(pa.float64(), safe=False).to_numpy()
+            is_boolean = pa.types.is_boolean(kind)
+            return _numbers(numbers, key, reading, boolean=is_boolean)
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             return _unreadable(len(values), str(kind))
         # A dictionary holds categories on purpose, even where they are written as numbers.
-        cells = [None if v is None else str(v) for v in values.to_pylist()]
+        cells = _texts_of_arrow(values)
         return _texts(cells, key, reading, chosen=pa.types.is_dictionary(kind))
 
     return table.column_names, column
 
 
-def _temporal(values: Any) -> Column:
-    """A column of dates or times of pyarrow, as texts."""
-    texts = np.empty(len(values), dtype=object)
-    texts[:] = [None if value is None else str(value) for value in values.to_pylist()]
-    return Column("date" if texts.astype(bool).any() else "empty", None, texts)
-
-
-def _is_bool(kind: Any) -> bool:
-    return str(kind) == "bool"
+def _texts_of_arrow(values: Any) -> list[str | None]:
+    """The values of a column of pyarrow as texts; None for those that are missing."""
+    return [None if value is None else str(value) for value in values.to_pylist()]
 
 
 def _first_line(error: BaseException) -> str:
@@ -645,11 +632,16 @@ def _unreadable(n: int, kind: str) -> Column:
     return Column("text", None, texts, problem=("nested", 1, kind))
 
 
-def _dates(values: np.ndarray[Any, Any]) -> Column:
-    """A column of dates and times, as texts that begin with the year. `values`: datetime64 or timedelta64 [rows]."""
-    texts = np.empty(len(values), dtype=object)
-    texts[:] = [None if value == "NaT" else value for value in values.astype(str)]
-    return Column("date" if texts.astype(bool).any() else "empty", None, texts)
+def _dates(cells: Sequence[str | None]) -> Column:
+    """A column of dates and times, as texts that begin with the year; None where none is."""
+    texts = np.empty(len(cells), dtype=object)
+    texts[:] = cells
+    return Column("date" if any(cells) else "empty", None, texts)
+
+
+def _texts_of_times(values: np.ndarray[Any, Any]) -> list[str | None]:
+    """The texts of datetime64 or timedelta64 [rows]; None for those that are missing."""
+    return [None if value == "NaT" else value for value in values.astype(str)]
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -665,11 +657,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     except InputError:
         raise
     except Exception as error:  # zipfile, zlib, struct and numpy each have their own
-        cure = (
-            "save numbers and texts only"
-            if "pickle" in str(error)
-            else "write it again with numpy.savez"
-        )
+        cure = "write it again with numpy.savez"
+        if "pickle" in str(error):
+            cure = "save numbers and texts only"
         raise InputError(
             f"{path} cannot be read as npz ({_first_line(error)}); {cure}"
         ) from error
@@ -688,27 +678,30 @@ def _npz(path: Path, reading: Reading) -> Columns:
             raise InputError(
                 f"{path}: array {key!r} has shape {list(array.shape)}; a table needs [rows, columns]"
             )
-        parts |= (
-            {key: array}
-            if array.ndim == 1
-            else {f"{key}.{i}": array[:, i] for i in range(array.shape[1])}
-        )
+        if array.ndim == 1:
+            parts[key] = array
+            continue
+        for i in range(array.shape[1]):
+            parts[f"{key}.{i}"] = array[:, i]
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) != 1:
         raise InputError(
             f"{path}: arrays differ in length ({lengths}); give one entry per row"
         )
     values = list(parts.values())
-    return list(parts), lambda i, key, rows: _array(
-        values[i] if rows is None else values[i][rows], key, reading
-    )
+
+    def column(i: int, key: str, rows: Numbers | None) -> Column:
+        taken = values[i] if rows is None else values[i][rows]
+        return _array(taken, key, reading)
+
+    return list(parts), column
 
 
 def _array(values: np.ndarray[Any, Any], key: str, reading: Reading) -> Column:
     if values.dtype.kind in "biuf":
         return _numbers(values, key, reading, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
-        return _dates(values)
+        return _dates(_texts_of_times(values))
     if values.dtype.kind not in "US":
         return _unreadable(len(values), str(values.dtype))
     return _texts(values.astype(str).tolist(), key, reading)
@@ -729,15 +722,13 @@ def read_frame(
 def _series(series: Any, key: str, reading: Reading) -> Column:
     kind = getattr(series.dtype, "kind", "O")
     if kind in "mM":
-        return _dates(series.to_numpy(dtype=f"{kind}8[ns]"))
+        return _dates(_texts_of_times(series.to_numpy(dtype=f"{kind}8[ns]")))
     if kind in "biuf":  # numpy's types and pandas' own nullable ones
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _numbers(numbers, key, reading, boolean=kind == "b")
-    is_missing = series.isna().to_numpy()
-    cells = [
-        None if g else str(v) for v, g in zip(series.tolist(), is_missing, strict=True)
-    ]
-    chosen = (
-        str(series.dtype) == "category"
-    )  # categories on purpose, even where they are written as numbers
-    return _texts(cells, key, reading, chosen=chosen)
+    cells: list[str | None] = []
+    for value, is_missing in zip(series.tolist(), series.isna(), strict=True):
+        cells.append(None if is_missing else str(value))
+    # Categories on purpose, even where they are written as numbers.
+    is_categorical = str(series.dtype) == "category"
+    return _texts(cells, key, reading, chosen=is_categorical)
