@@ -277,7 +277,7 @@ def check_tables(
     if (
         label is not None
         and draft is not None
-        and draft["label"].get("task") == "classification"
+        and draft["label"].get("task") in ("classification", "time to event")
     ):
         columns[label] = {
             name: facts_of(_classes(table.columns[label], settings))
