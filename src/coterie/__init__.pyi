@@ -59,6 +59,8 @@ from coterie.base.clients import Clients as Clients
 from coterie.base.errors import CoterieError as CoterieError
 from coterie.base.errors import InputError as InputError
 from coterie.base.errors import RunError as RunError
+from coterie.base.heads import Hazards as Hazards
+from coterie.base.label_form import LabelForm as LabelForm
 from coterie.base.rng import Rng as Rng
 from coterie.base.rows import Part as Part
 from coterie.base.vector import move as move

@@ -50,6 +50,7 @@ ONLY = {
         "base.spelling",
         "compute.boosted",
         "compute.outcomes",
+        "compute.survival",
         "base.files",
         "run.files",
     },

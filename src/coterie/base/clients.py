@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash, joint_fingerprint
-from coterie.base.loss import is_multi_hot
+from coterie.base.label_form import LabelForm, is_multi_hot
 from coterie.base.names import Names
 from coterie.base.rng import Rng
 from coterie.base.rows import Array, LabelScale, Part, Rows, describe_inputs, row_shapes
@@ -175,6 +175,7 @@ class Clients(Sequence[Client]):
         questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
         asks_task: True if labels are only the floats 0.0 and 1.0, and no task said whether they are classes: a run whose loss does not
             say it either is refused.
+        declared: the form of labels that whoever made the clients declared, or None: then recipe or labels say it (`form`).
         rows_elsewhere: True if rows of zeros stand for rows that other institutions have.
         contribution: validation rows on which contributions are measured, made by `reserve_validation`, or None.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
@@ -193,6 +194,7 @@ class Clients(Sequence[Client]):
     row_folds: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     questions: tuple[str, ...] = ()
     asks_task: bool = False
+    declared: LabelForm | None = None
     rows_elsewhere: bool = False
     contribution: Rows | None = None
 
@@ -324,6 +326,17 @@ class Clients(Sequence[Client]):
         """The scale in which labels are stored, as the recipe says."""
         label = {} if self.recipe is None else self.recipe["label"]
         return LabelScale(label.get("mean", 0.0), label.get("scale", 1.0))
+
+    @property
+    def form(self) -> LabelForm:
+        """The form of labels: as declared, as the recipe says, or as the labels are."""
+        label = {} if self.recipe is None else self.recipe["label"]
+        of_recipe = LabelForm.of_recipe(label)
+        return (
+            self.declared
+            or of_recipe
+            or LabelForm.of_labels(self.train.labels, self.classes)
+        )
 
     def number(self, name: str) -> int:
         """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
@@ -491,6 +504,10 @@ class Clients(Sequence[Client]):
     def with_open_task(self) -> Clients:
         """The same clients, whose labels 0.0 and 1.0 may be classes or quantities (`asks_task`)."""
         return self._with(asks_task=True)
+
+    def with_form(self, form: LabelForm) -> Clients:
+        """The same clients, whose labels are of this form."""
+        return self._with(declared=form)
 
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""

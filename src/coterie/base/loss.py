@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.base.errors import InputError, nearest
+from coterie.base.label_form import LabelForm, is_multi_hot
 from coterie.base.metric_names import LOSSES
 from coterie.base.rows import LabelScale
 
-Kind = Literal["binary", "classes", "multilabel", "regression", "own"]
+Kind = Literal["binary", "classes", "multilabel", "regression", "hazards", "own"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> loss of each row [rows]. Its attribute `kind`, if it has one, says how metrics read the outputs (`Kind`)."""
 
@@ -27,15 +28,21 @@ class Loss:
 
     Attributes:
         kind: `binary` (one logit per label), `multilabel` (one logit for each of several classes, labels [rows, C]), `classes` (C
-            logits), `regression` (squared error) or `own` (no metric can be read).
+            logits), `regression` (squared error), `hazards` (time to event) or `own` (no metric can be read).
         own: the user's loss, or None.
         last: the C logits lie in the last dimension, not in dimension 1.
+        form: the form of labels whose loss it is; None where it is one of the kind alone.
     """
 
     def __init__(
-        self, kind: Kind, own: RowLoss | None = None, *, last: bool = False
+        self,
+        kind: Kind,
+        own: RowLoss | None = None,
+        *,
+        last: bool = False,
+        form: LabelForm | None = None,
     ) -> None:
-        self.kind, self.own, self.last = kind, own, last
+        self.kind, self.own, self.last, self.form = kind, own, last, form
 
     @property
     def ignored(self) -> int:
@@ -54,7 +61,18 @@ class Loss:
         recipe: Mapping[str, Any] | None,
     ) -> Meaning:
         """Return the meaning of outputs that were trained with this loss, on clients with these classes, scale and recipe."""
-        return Meaning(self.kind, classes, scale, recipe, self.last)
+        return Meaning(self.kind, classes, scale, recipe, self.last, self.form)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether labels are classes that the model has outputs for."""
+        return self.kind in ("binary", "classes", "multilabel")
+
+    def read(self, outputs: Tensor) -> Tensor:
+        """Outputs as metrics read them: their C logits in dimension 1, or what the form of labels makes of them."""
+        if self.form is not None:
+            return self.form.read(outputs)
+        return self.align_classes(outputs)
 
     def align_classes(self, outputs: Tensor) -> Tensor:
         """Outputs with their C logits in dimension 1."""
@@ -69,6 +87,8 @@ class Loss:
                     f"the loss returned shape {tuple(per_row.shape)}; it must return one number per row: ({labels.shape[0]},)"
                 )
             return per_row
+        if self.form is not None:
+            return self.form(outputs, labels)
         if self.kind == "classes":
             values = F.cross_entropy(
                 self.align_classes(outputs),
@@ -117,6 +137,7 @@ class Meaning(NamedTuple):
         scale: scale of the labels of a regression.
         recipe: how raw rows become inputs; None where clients were not made from tables.
         last: the classes lie in the last dimension of outputs, not in dimension 1.
+        form: the form of labels that the outputs are about, where their kind alone does not say it.
     """
 
     kind: Kind
@@ -124,6 +145,7 @@ class Meaning(NamedTuple):
     scale: LabelScale = LabelScale()
     recipe: Mapping[str, Any] | None = None
     last: bool = False
+    form: LabelForm | None = None
 
 
 class TorchLoss:
@@ -202,6 +224,8 @@ def named_kind(loss: str | RowLoss) -> Kind | None:
     loss = _module_of(loss)
     if isinstance(loss, str):
         return _KINDS_OF_NAMES.get(loss)
+    if isinstance(loss, LabelForm):
+        return "hazards"
     for module_class, kind in _KINDS.items():
         if isinstance(loss, module_class):
             return kind
@@ -221,15 +245,6 @@ def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
         outputs.squeeze(1)
         if outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1
         else outputs
-    )
-
-
-def is_multi_hot(labels: Tensor) -> bool:
-    """Return True if labels [rows, C] say 0 or 1 for each of C > 1 classes."""
-    return (
-        labels.ndim == 2
-        and labels.shape[1] > 1
-        and bool(((labels == 0) | (labels == 1)).all())
     )
 
 
@@ -255,6 +270,8 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
             else per_row.kind,
             per_row,
         )
+    if isinstance(loss, LabelForm):
+        return Loss("hazards", form=loss)
     if callable(loss):
         return Loss(_kind_of_own(loss, outputs, labels), loss)
     if loss not in LOSSES:

@@ -28,6 +28,10 @@ BOUNDS = dict.fromkeys(
     (0.0, 1.0),
 ) | {"mae": (0.0, inf), "rmse": (0.0, inf), "brier": (0.0, 2.0), "r2": (-inf, 1.0)}
 BOUNDS |= {"class_error": (0.0, inf), "poisson_deviance": (0.0, inf)}
+OF_HAZARDS = ("c_index", "horizon_brier", "horizon_calibration")
+"""Metrics of time to event."""
+BOUNDS |= dict.fromkeys(OF_HAZARDS[:1], (0.0, 1.0))
+BOUNDS |= dict.fromkeys(OF_HAZARDS[1:], (0.0, inf))
 """The lowest and the highest value of each metric."""
 
 PRINTED = {
@@ -43,6 +47,9 @@ PRINTED = {
     "npv": "NPV",
     "brier": "Brier score",
     "ece": "calibration error",
+    "c_index": "Harrell's C",
+    "horizon_brier": "Brier score at the horizon",
+    "horizon_calibration": "calibration error at the horizon",
 }
 """How people call a metric, where its name is another."""
 

@@ -368,7 +368,7 @@ class Cohort(CohortRows):
             )
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
-            outputs = loss.align_classes(outputs)
+            outputs = loss.read(outputs)
             for name, metric in metrics.items():
                 if by_segment := getattr(metric, "each", None):
                     measured = by_segment(outputs, labels, loss.kind, segments)

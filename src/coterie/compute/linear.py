@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.base.errors import InputError
+from coterie.base.hazards import events_within, time_within
+from coterie.base.heads import Hazards
 from coterie.base.loss import IGNORED, Loss
 from coterie.base.rows import Inputs
 from coterie.base.vector import Layout
@@ -39,22 +41,45 @@ class LinearRows(NamedTuple):
 
     @property
     def slopes(self) -> int:
-        """Number of slopes C d; the other parameters are C intercepts."""
-        return self.outputs * self.inputs.shape[1]
+        """Number of slopes C d, or d where outputs share them; the other parameters are C intercepts."""
+        columns = self.inputs.shape[1]
+        return columns if glm.shares_slopes(self.family) else self.outputs * columns
 
 
 def linear_layer(model: nn.Module) -> nn.Linear | None:
     """Return the layer of a model that is one linear layer with bias, of flattened inputs, and nothing else; None for others.
 
+    Of time to event the bias is the baseline behind the layer.
+
     >>> linear_layer(nn.Linear(3, 1)) is None, linear_layer(nn.Linear(3, 1, bias=False)) is None
     (False, True)
     """
+    if isinstance(model, Hazards):
+        return _layer_of_score(model)
     layers = [m for m in model.modules() if type(m) not in (nn.Sequential, nn.Flatten)]
     if len(layers) != 1 or type(layers[0]) is not nn.Linear:
         return None
     layer = layers[0]
     trained = all(p.requires_grad for p in layer.parameters())
     return layer if layer.bias is not None and trained else None
+
+
+def _layer_of_score(model: Hazards) -> nn.Linear | None:
+    layers = [
+        m for m in model.body.modules() if type(m) not in (nn.Sequential, nn.Flatten)
+    ]
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
+        return None
+    trained = all(p.requires_grad for p in model.parameters())
+    has_bias = layers[0]._parameters.get("bias") is not None
+    return None if has_bias or not trained else layers[0]
+
+
+def outputs_of_linear(model: nn.Module, layer: nn.Linear) -> int:
+    """The number C of outputs of a model that is this linear layer, with a baseline or without."""
+    if isinstance(model, Hazards):
+        return model.baseline.bias.numel()
+    return layer.out_features
 
 
 class NotLinearError(InputError):
@@ -78,11 +103,16 @@ def require_linear(model: nn.Module, loss: Loss, method: str) -> nn.Linear:
         raise NotLinearError(
             f"{method} solves linear models under the library's loss, and this run has {kind}; leave out {method}"
         )
+    with_baseline = isinstance(model, Hazards)
+    if with_baseline != (loss.kind == "hazards"):
+        raise NotLinearError(
+            f"{method} solves time to event for models with a baseline, ct.Hazards; leave out {method}, or take --model logistic"
+        )
     if loss.kind != "classes" and layer.out_features != 1:
         raise NotLinearError(
             f"{method} solves models of one number, and this one has {layer.out_features} outputs for {loss.kind}; leave out {method}"
         )
-    size = layer.weight.numel() + layer.bias.numel()
+    size = layer.weight.numel() + outputs_of_linear(model, layer)
     if size > MOST_PARAMETERS:
         raise NotLinearError(
             f"{method} asks for the curvature of {size} parameters, {size * (size + 1) // 2} numbers a client; it takes up to "
@@ -121,14 +151,26 @@ def linear_rows(
     if numbers is None:
         numbers = np.arange(cohort.size(client), dtype=np.int64)
     held, labels = cohort.training_rows(client, numbers)
-    inputs, labels = _flat(held), labels.cpu()
-    if workspace.loss.kind != "classes":
+    inputs, labels = _flat(held), solver_labels(workspace.loss, labels.cpu())
+    if workspace.loss.kind in ("binary", "regression"):
         labels = labels.reshape(len(labels))
     known = labels != IGNORED
     if workspace.loss.kind == "classes" and not bool(known.all()):
         inputs, labels = inputs[known], labels[known]
     family = glm.FAMILIES[workspace.loss.kind]
-    return LinearRows(inputs, labels, family, layer.out_features)
+    outputs = outputs_of_linear(workspace.model, layer)
+    return LinearRows(inputs, labels, family, outputs)
+
+
+def solver_labels(loss: Loss, labels: Tensor) -> Tensor:
+    """Labels as the family of `glm` reads them: of time to event [n, 2 K], usual and seen events of each interval; others stay."""
+    if loss.form is None:
+        return labels
+    form, times = loss.form, labels.double()
+    entry, time, event = times.unbind(1)
+    rates = torch.tensor(form.rates, dtype=torch.float64)
+    usual = rates * time_within(entry, time, form.cuts)
+    return torch.cat([usual, events_within(time, event, form.cuts)], 1)
 
 
 def _flat(inputs: Inputs) -> Tensor:

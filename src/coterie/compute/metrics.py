@@ -18,6 +18,7 @@ from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
+from coterie.compute import survival
 from coterie.compute.cohort import Cohort
 from coterie.compute.segments import (
     Segments,
@@ -37,11 +38,14 @@ __all__ = [
     "auprc",
     "balanced_accuracy",
     "brier",
+    "c_index",
     "class_error",
     "ece",
     "evaluate",
     "f1",
     "find_metrics",
+    "horizon_brier",
+    "horizon_calibration",
     "mae",
     "npv",
     "poisson_deviance",
@@ -422,6 +426,48 @@ def rmse(
         if kind != "regression"
         else segments.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
     )
+
+
+def c_index(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Harrell's C of time to event: the share of comparable pairs in which the one with the earlier event has the higher risk.
+
+    Outputs are cumulative hazards [rows, 2] until the horizon and until the last cut, as `LabelForm.read` gives them, and labels
+    entry, time and event in horizons.
+
+    >>> hazard = torch.tensor([[0.3, 0.9], [0.1, 0.2]])
+    >>> c_index(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards")
+    1.0
+    """
+    if kind != "hazards":
+        return None
+    found = survival.concordance(survival.as_rows(labels), outputs[:, 1].numpy())
+    return None if found is None else found.value
+
+
+def horizon_brier(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Brier score of the predicted survival at the horizon, weighed by the inverse of being followed so long; outputs as of `c_index`.
+
+    >>> hazard = torch.tensor([[0.5, 0.9], [0.1, 0.2]])
+    >>> round(horizon_brier(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards"), 3)
+    0.188
+    """
+    if kind != "hazards":
+        return None
+    predicted = torch.exp(-outputs[:, 0].double()).numpy()
+    return survival.brier_at(survival.as_rows(labels), predicted, 1.0)
+
+
+def horizon_calibration(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """How far the mean predicted survival at the horizon is from that of Kaplan and Meier; outputs as of `c_index`.
+
+    >>> hazard = torch.tensor([[0.5, 0.9], [0.1, 0.2]])
+    >>> round(horizon_calibration(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards"), 3)
+    0.256
+    """
+    if kind != "hazards":
+        return None
+    predicted = torch.exp(-outputs[:, 0].double()).numpy()
+    return survival.calibration_at(survival.as_rows(labels), predicted, 1.0)
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> Tensor:

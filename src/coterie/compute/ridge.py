@@ -13,11 +13,17 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.folds import deal_folds
+from coterie.base.heads import Hazards
 from coterie.base.loss import IGNORED
 from coterie.base.rows import sample
 from coterie.compute.cohort import Cohort
 from coterie.compute.kernels import recognise
-from coterie.compute.linear import MOST_PARAMETERS
+from coterie.compute.linear import (
+    MOST_PARAMETERS,
+    linear_layer,
+    outputs_of_linear,
+    solver_labels,
+)
 from coterie.compute.workspace import Workspace
 from coterie.solvers.ridge import (
     PENALTIES,
@@ -58,6 +64,8 @@ def find_linear(workspace: Workspace, clients: Clients) -> Linear | None:
         return None
     if loss.own is not None or loss.kind == "own":
         return None
+    if loss.form is not None:
+        return _find_hazards(workspace)
     layers = recognise(workspace.model, workspace.layout, inputs)
     if layers is None or len(layers) > 1:
         return None
@@ -68,6 +76,15 @@ def find_linear(workspace: Workspace, clients: Clients) -> Linear | None:
     if labels_of_a_row != (1 if loss.kind == "classes" else layer.outputs):
         return None
     return Linear(loss.kind, layer.outputs)
+
+
+def _find_hazards(workspace: Workspace) -> Linear | None:
+    layer = linear_layer(workspace.model)
+    if layer is None or workspace.layout.dim > MOST_PARAMETERS:
+        return None
+    if not isinstance(workspace.model, Hazards):
+        return None
+    return Linear("hazards", outputs_of_linear(workspace.model, layer))
 
 
 def solve_alone(cohort: Cohort, client: int, linear: Linear) -> Tensor:
@@ -124,6 +141,7 @@ def _read(
     inputs = torch.cat(cast("list[Tensor]", read))  # `find_linear` takes no others
     inputs = inputs.cpu().double().flatten(1)
     labels = torch.cat([piece.labels for piece in pieces]).cpu()
+    labels = solver_labels(cohort.workspace.loss, labels)
     if labels[0].numel() == 1:
         labels = labels.reshape(-1)
     numbers = torch.from_numpy(tags)

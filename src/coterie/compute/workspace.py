@@ -352,7 +352,7 @@ class Workspace:
 
     def check_labels(self, clients: Clients) -> None:
         """Raise `InputError` that names the client if a label is not a class that the model has an output for."""
-        if not self.loss.is_known or self.loss.kind in ("regression", "own"):
+        if not (self.loss.is_known and self.loss.has_classes):
             return
         all_labels = [group_rows.labels for _, group_rows in clients.groups()]
         if all(not bool(self._unfit(labels).any()) for labels in all_labels):
@@ -363,7 +363,7 @@ class Workspace:
 
     def _refuse_unfit(self, name: str, labels: Tensor) -> None:
         """Raise `InputError` that names the client if one of its labels is not a class that the model has an output for."""
-        if self.loss.kind in ("regression", "own"):
+        if not self.loss.has_classes:
             return
         unfit = labels[self._unfit(labels)]
         if len(unfit):

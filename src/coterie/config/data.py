@@ -44,6 +44,12 @@ class Tables:
 
     Attributes:
         label: column to predict; None looks for one that is called label, target, outcome, y or class.
+        time, event: columns of a label of time to event, in place of `label`: how long a row was followed, and whether the event
+            happened then (1) or follow-up ended before (0).
+        entry: column that says from when on a row was followed, where that is later than 0.
+        event_is: values of `event` that mean it, where they are others than 1: [2]. All others end follow-up.
+        horizon: time until which rows are followed, and at which survival is judged; None: they are followed until the last event, and
+            judged near the median time of events.
         task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole. A label to
             regress on is standardised by the pooled moments of training rows, and `label_scale` of the clients undoes that: losses are
             those of the standardised label, metrics and predictions are in its unit.
@@ -78,6 +84,11 @@ class Tables:
     """
 
     label: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
+    time: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
+    event: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
+    entry: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
+    event_is: tuple[Any, ...] | list[Any] = ()
+    horizon: Annotated[float | None, optional(POSITIVE), Flag(metavar="TIME")] = None
     task: Annotated[
         str | None,
         optional(one_of("classification", "regression")),
@@ -105,6 +116,7 @@ class Tables:
     arrays: bool | None = None
 
     def __post_init__(self) -> None:
+        self._check_time_to_event()
         if self.task == "regression" and self.above is not None:
             raise InputError(
                 "above makes classes of the label; drop it or task = 'regression'"
@@ -150,6 +162,40 @@ class Tables:
         )
         object.__setattr__(self, "lists", _separators(self.lists))
         object.__setattr__(self, "rename", _renames(self.rename))
+
+    def _check_time_to_event(self) -> None:
+        object.__setattr__(self, "event_is", tuple(self.event_is))
+        of_event = {"time": self.time, "entry": self.entry, "horizon": self.horizon}
+        if self.event is None:
+            for key, value in of_event.items():
+                if value is not None:
+                    raise InputError(
+                        f"{key} belongs to a label of time to event; say event, too, the column that is 1 where it happened"
+                    )
+            return
+        if self.time is None:
+            raise InputError(
+                f"event = {self.event!r} needs time, the column that says how long each row was followed"
+            )
+        if self.label not in (None, self.event):
+            raise InputError(
+                f"label = {self.label!r} and event = {self.event!r} are two labels; drop one of them (and time, if that is event)"
+            )
+        columns = [c for c in (self.time, self.event, self.entry) if c is not None]
+        if len(set(columns)) < len(columns):
+            raise InputError(
+                f"time, event and entry are {', '.join(columns)}; name a column each"
+            )
+        for key in ("task", "above", "classes"):
+            if getattr(self, key):
+                raise InputError(
+                    f"{key} is about classes or numbers, and this label is a time to event; drop {key} (event_is says what means it)"
+                )
+
+    @property
+    def target(self) -> str | None:
+        """The column to predict, if one is named: of time to event, the one that says whether it happened."""
+        return self.event or self.label
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -271,7 +271,12 @@ class RunSettings:
                     f"{self.loss} must be a function (outputs, labels); got {cut(loaded)}"
                 )
             return loaded
-        return "binary" if self.loss == "auto" and clients.multi_hot else self.loss
+        if self.loss != "auto":
+            return self.loss
+        form = clients.form
+        if form.has_loss:
+            return form
+        return "binary" if clients.multi_hot else self.loss
 
     def check(self, rounds: int, seed: int, count: int) -> None:
         """Raise `InputError` for what cannot be run with `count` clients."""

@@ -186,19 +186,23 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
     numbers: dict[str, Index] = {}
     patients: dict[str, dict[str, Index]] = {}
     row_folds: dict[str, dict[str, Index]] = {}
+    form = clients.form
     for i, name in enumerate(clients.names):
-        labels = clients.train.part(i).labels.cpu().numpy()
+        labels = clients.train.part(i).labels
+        classes = form.strata(labels)
         groups = (
             clients.row_groups[name]["train"] if name in clients.row_groups else None
         )
-        dealt = deal_folds(labels, folds, seed=seed, name=name, groups=groups)
+        dealt = deal_folds(
+            labels.cpu().numpy() if classes is None else classes,
+            folds,
+            seed=seed,
+            name=name,
+            groups=groups,
+        )
         tested = dealt == (UNTESTED - 1 if fold is None else fold)
         untested = np.flatnonzero(~tested)
-        strata = (
-            labels[untested]
-            if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating)
-            else None
-        )
+        strata = None if classes is None else classes[untested]
         whose = (
             None
             if groups is None

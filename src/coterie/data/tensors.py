@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest
+from coterie.base.label_form import LabelForm
 from coterie.base.loss import RowLoss, named_kind
 from coterie.base.rows import (
     Held,
@@ -60,6 +61,7 @@ def from_tensors(
     server: Any = None,
     unseen: Mapping[str, Any] | None = None,
     task: str | None = None,
+    form: LabelForm | None = None,
 ) -> Clients:
     """Make clients of tensors, arrays or data sets: a list (named client-0, ...) or {name: client}.
 
@@ -85,6 +87,8 @@ def from_tensors(
         unseen: clients that never train, {name: client}.
         task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0. None: the loss of a run
             says it, if it is named.
+        form: what labels are where that is neither classes nor numbers: of time to event `LabelForm("hazards", ...)`, with labels
+            [rows, 3] of entry, time and event.
 
     Raises:
         InputError: that names the client and what is wrong with it.
@@ -93,6 +97,19 @@ def from_tensors(
     >>> from_tensors((inputs, labels), split={"kind": "iid", "clients": 4})
     <4 clients of 'tensors', 32 training rows>
     """
+    if form is not None:
+        made = from_tensors(
+            clients,
+            seed=seed,
+            split=split,
+            name=name,
+            classes=classes,
+            notes=notes,
+            server=server,
+            unseen=unseen,
+            task=task,
+        )
+        return made.with_form(form)
     if _is_pair(clients):
         labelled: dict[str, Any] = {"name": name, "classes": classes, "notes": notes}
         return with_task(

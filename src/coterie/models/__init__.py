@@ -1,7 +1,9 @@
 """Models by name: each a frozen dataclass of settings whose `build` makes an `nn.Module` for given inputs and outputs."""
 
+from coterie.base.heads import Hazards
 from coterie.models.building import (
     ModelSpec,
+    build_for,
     build_model,
     build_shape,
     freeze,
@@ -14,6 +16,7 @@ __all__ = [
     "CNN",
     "MLP",
     "CharLSTM",
+    "Hazards",
     "Logistic",
     "Mean",
     "ModelSpec",
@@ -21,6 +24,7 @@ __all__ = [
     "ResNet9",
     "ResNet18",
     "TwoNN",
+    "build_for",
     "build_model",
     "build_shape",
     "freeze",

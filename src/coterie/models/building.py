@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.base.loss import IGNORED, is_multi_hot
+from coterie.base.heads import Hazards
+from coterie.base.label_form import LabelForm
+from coterie.base.loss import IGNORED
 from coterie.base.rng import Rng, fork_generators
 from coterie.base.rows import Inputs, sample, take
 from coterie.base.vector import copy_model, freeze_statistics
@@ -41,7 +43,8 @@ _MANY = 1000
 
 
 def outputs_of(clients: Clients) -> int:
-    """Number of outputs that `loss="auto"` expects: 1 for two classes or one float label, C for C classes, or the labels' width.
+    """Number of outputs that `loss="auto"` expects: 1 for two classes or one float label, C for C classes, or the labels' width; for
+    time to event the number of intervals.
 
     Raises `InputError` if all labels are of one class.
 
@@ -52,7 +55,9 @@ def outputs_of(clients: Clients) -> int:
     >>> ct.models.outputs_of(ct.data.load("heart-disease"))
     1
     """
-    labels = clients.train.labels
+    labels, form = clients.train.labels, clients.form
+    if form.has_loss:
+        return form.outputs
     if labels.is_floating_point():
         return 1 if labels.ndim == 1 else int(labels.shape[1])
     labels_of_parts = [
@@ -60,7 +65,7 @@ def outputs_of(clients: Clients) -> int:
         for rows in (clients.train, clients.validation, clients.test)
         if rows is not None
     ]
-    if is_multi_hot(labels):
+    if form.kind == "several":
         return int(labels.shape[1])
     classes = torch.cat([v[v != IGNORED].unique() for v in labels_of_parts]).unique()
     if not len(classes):
@@ -119,9 +124,34 @@ def build_model(
         else tuple(inputs.shape[1:])
     )
     with fork_generators(Rng.named(seed, "model").seed()):
-        module = _unwrap_compiled(build_shape(model, shape, outputs_of(clients)))
+        module = _unwrap_compiled(
+            build_for(clients.form, model, shape, outputs_of(clients))
+        )
     _refuse_hooks(module)
     return _make_lazy_layers(module, clients, seed)
+
+
+def build_for(
+    form: LabelForm | None, model: Any, shape: Any, outputs: int
+) -> nn.Module:
+    """The module that settings of a model make for labels of a form: of time to event a score, behind which `Hazards` stands.
+
+    Args:
+        form: The form of the labels; None: classes, or numbers.
+        model: As for `build_shape`.
+        shape: As for `build_shape`.
+        outputs: As for `build_shape`.
+
+    >>> form = LabelForm("hazards", cuts=(0.5, 1.0), rates=(0.2, 0.3))
+    >>> build_for(form, nn.Linear, 5, 2)
+    Hazards(
+      (body): Linear(in_features=5, out_features=1, bias=False)
+      (baseline): Baseline()
+    )
+    """
+    if form is None or form.kind != "hazards":
+        return build_shape(model, shape, outputs)
+    return Hazards(build_shape(model, shape, 1), form.outputs)
 
 
 COMPILED = "_orig_mod"

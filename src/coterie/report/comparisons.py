@@ -24,6 +24,7 @@ from coterie.report.evidence import (
     pool_errors,
     share,
     smallest_effect,
+    smallest_effect_of_events,
     state,
 )
 from coterie.report.history import Vector
@@ -45,6 +46,9 @@ from coterie.run.files import own_loss
 
 Family = dict[tuple[str, str], Difference]
 """The comparisons of one client with training alone: by (federated method, deciding metric)."""
+
+RANKINGS = ("auc", "c_index")
+"""Metrics of how rows are ranked: they rest on the rows of the rarest kind."""
 
 FEWEST_CASES = 5
 FEWEST_SMALL = 3
@@ -86,7 +90,7 @@ class Comparisons:
 
     def decides(self, client: str, metric: str) -> bool:
         """Return True if this metric may decide for this client."""
-        if metric != "auc":
+        if metric not in RANKINGS:
             return True
         # Of several labels rows are compared by their mean loss alone.
         if self.label_counts(client):
@@ -98,10 +102,11 @@ class Comparisons:
         return self.outcomes.label_counts(self.results.against or "", client)
 
     def deciding(self, client: str | None) -> tuple[str, ...]:
-        """The metrics that decide: AUC and log-loss, in regression the RMSE (without one, the loss)."""
+        """The metrics that decide: AUC, or C of time to event, and log-loss; in regression the RMSE (without one, the loss)."""
         metrics = self.results.metrics
-        if self.results.classification:
-            candidates = [m for m in ("auc", "loss") if m in metrics]
+        if self.results.classification or self.results.of_events:
+            ranking = self.results.ranking
+            candidates = [m for m in (ranking, "loss") if m in metrics]
             return tuple(m for m in candidates if self._among(client, m))
         return tuple(m for m in ("rmse", "loss") if m in metrics)[:1]
 
@@ -124,7 +129,8 @@ class Comparisons:
             tested = self.results.size(client)
         if tested < FEWEST_ROWS:
             return True
-        return self.results.classification and self.rarest(client) < FEWEST_CASES
+        has_cases = self.results.classification or self.results.of_events
+        return has_cases and self.rarest(client) < FEWEST_CASES
 
     @property
     def gain_metric(self) -> str:
@@ -316,15 +322,32 @@ class Comparisons:
         Of several labels it is the mean over labels, as their loss is.
         """
         results = self.results
-        is_log_loss = results.classification and not own_loss(results.experiment)
+        has_log_loss = results.classification or results.of_events
+        is_log_loss = has_log_loss and not own_loss(results.experiment)
         if metric != "loss" or not is_log_loss:
             return self.smallest
+        if self.results.of_events:
+            counts_of_events = self.event_counts(client)
+            if counts_of_events is None:
+                return self.smallest
+            return smallest_effect_of_events(*counts_of_events, self.smallest)
         of_labels = self.label_counts(client)
         if of_labels:
             effects = [smallest_effect(pair, self.smallest) for pair in of_labels]
             return sum(effects) / len(effects)
         counts = self.class_counts(client)
         return smallest_effect(counts, self.smallest) if counts else self.smallest
+
+    def event_counts(self, client: str) -> tuple[float, float] | None:
+        """Test rows of a client without and with an event; None where that is not known."""
+        label = self.results.against or ""
+        known = self.outcomes.event_counts(label, client)
+        if known is not None:
+            return known
+        tested = self.outcomes.test_rows(label, client)
+        events = self.outcomes.rarest(label, client)
+        # A site that has too few events to speak of tells none.
+        return (tested - events, events) if tested and events else None
 
     def class_counts(self, client: str) -> Sequence[float]:
         """Test rows of each class at a client; of all clients together where its site withholds them; empty if not known."""
@@ -367,7 +390,8 @@ class Comparisons:
         if len(members) < FEWEST_SMALL or rows < FEWEST_ROWS:
             return ()
         cases = sum(self.rarest(c) for c in members)
-        if self.results.classification and cases < FEWEST_CASES:
+        needs_cases = self.results.classification or self.results.of_events
+        if needs_cases and cases < FEWEST_CASES:
             return ()
         return tuple(members)
 
@@ -526,6 +550,9 @@ class Comparisons:
             with np.errstate(invalid="ignore", divide="ignore"):
                 mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
             return by_client[0][0], mean
+        if self.results.of_events:
+            own = self.constant(client) if metric == "loss" else self._unknown
+            return "training rates", own
         if not self.results.classification:
             if metric == "loss":
                 return "training mean", self.constant(client)
@@ -583,14 +610,14 @@ class Comparisons:
         return RowError(INFLATION * error.error, error.freedom)
 
     def _decisive(self, metric: str) -> bool:
-        return metric in ("auc", "loss", "rmse")
+        return metric in (*RANKINGS, "loss", "rmse")
 
     def _values(
         self, method: str, client: str | None, metric: str, seeds: Sequence[int] = ()
     ) -> Vector:
         """One value per seed, of all or of `seeds`; the mean AUC is one over the clients for whom it decides."""
         among: Sequence[str] = ()
-        if client is None and metric == "auc":
+        if client is None and metric in RANKINGS:
             among = self._among(None, metric)
         if among:
             of_clients = [self.results.values(method, c, metric) for c in among]
@@ -650,7 +677,7 @@ class Comparisons:
         site_numbers = self.outcomes.of_site(client, method, rival, metric)
         if site_numbers is None:
             return None
-        fewest = self.rarest(client) if metric == "auc" else site_numbers.tested
+        fewest = self.rarest(client) if metric in RANKINGS else site_numbers.tested
         if fewest <= 1:
             return None
         return RowError(site_numbers.error, fewest - 1, site_numbers.p)

@@ -23,13 +23,20 @@ from coterie.report.diagnosis import call_all_the_same
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
+from coterie.report.followup import groups_of, horizon_of
 from coterie.report.forecasts import forecasts
 from coterie.report.grids import budget, grid
 from coterie.report.outside import first_outside_words
-from coterie.report.pictures import forest_picture, link, network_picture
+from coterie.report.pictures import (
+    forest_picture,
+    link,
+    network_picture,
+    survival_picture,
+)
 from coterie.report.results import Results
 from coterie.report.text import number, percent, printable, unbroken
 from coterie.report.verdicts import Verdict
+from coterie.report.words import Story
 from coterie.run.files import REPORT, refuse_links
 
 TEMPLATE = "template.html.j2"
@@ -146,6 +153,8 @@ def _context(results: Results) -> dict[str, Any]:
             for c in story.clients
             if (rows := table_of_tests(results, c.client))
         ],
+        "followed": _followed(results, story),
+        "horizon": horizon_of(results) if results.of_events else "",
         "threshold_named": results.decision_threshold is not None,
         "threshold": None
         if results.threshold == "validation"
@@ -169,6 +178,7 @@ def _context(results: Results) -> dict[str, Any]:
         ),
         "positive": results.positive,
         "classification": results.classification,
+        "of_events": results.of_events,
         "auc": "auc" in results.metrics,
         "costs": _costs(results),
         "traffic": _traffic(results),
@@ -196,6 +206,49 @@ def _context(results: Results) -> dict[str, Any]:
         "environment": list(_flat(results.environment)),
         "folder": results.folder.name,
     }
+
+
+def _followed(results: Results, story: Story) -> list[dict[str, Any]]:
+    """Survival as predicted and seen, of each client with a card; empty without time to event."""
+    if not results.of_events:
+        return []
+    shown = []
+    for client in story.clients:
+        method = story.verdicts[client.client].method or results.against or ""
+        groups = groups_of(results, method, client.client)
+        if not groups:
+            continue
+        label = f"Survival by third of risk at {client.name}"
+        picture = survival_picture(groups[1:] or groups, horizon_of(results), label)
+        rows = []
+        for group in groups:
+            seen = _percent_or_none(group.seen)
+            interval = ""
+            if math.isfinite(group.low):
+                interval = f"{100 * group.low:.0f} to {100 * group.high:.0f}"
+            rows.append(
+                {
+                    "name": group.name,
+                    "patients": f"{group.patients:,}",
+                    "predicted": _percent_or_none(group.predicted),
+                    "seen": seen,
+                    "interval": interval,
+                }
+            )
+        shown.append(
+            {
+                "name": client.name,
+                "method": printable(method),
+                "rows": rows,
+                "svg": picture,
+                "link": link(picture),
+            }
+        )
+    return shown
+
+
+def _percent_or_none(share: float) -> str:
+    return f"{100 * share:.0f} %" if math.isfinite(share) else number(None)
 
 
 def _size(results: Results, client: str) -> str:
@@ -308,9 +361,7 @@ def _contributions(
             "client": results.names.get(c.client, printable(c.client)),
             "weight": number(c.weight),
             "fall": number(c.fall) + ("" if c.half is None else f" ± {number(c.half)}"),
-            "words": c.in_words(
-                results.names, "log-loss" if results.classification else "loss"
-            ),
+            "words": c.in_words(results.names, results.metric_name("loss")),
         }
         for c in measured[:MOST_CONTRIBUTIONS]
     ]

@@ -128,6 +128,8 @@ class Outcomes:
                 patients=own.get("patients"),
                 boosted=own.get("boosted_loss"),
                 marks=own.get("marks"),
+                followup=own.get("followup"),
+                hazards=own.get("hazards"),
             )
         return by_client
 
@@ -278,6 +280,18 @@ class Outcomes:
                 known = rows.labels[rows.labels >= 0]
                 counts.append(np.bincount(known, minlength=classes))
         return [float(c) for c in np.mean(counts, axis=0)] if counts else []
+
+    def event_counts(self, method: str, client: str) -> tuple[float, float] | None:
+        """Test rows without and with an event, mean over seeds; None unless the label is a time to event."""
+        events = [
+            rows.followup[:, 2] > 0
+            for rows in self.rows(method, client).values()
+            if rows.followup is not None
+        ]
+        if not events:
+            return None
+        count = float(np.mean([happened.sum() for happened in events]))
+        return float(np.mean([len(happened) for happened in events])) - count, count
 
     def label_counts(self, method: str, client: str) -> list[tuple[float, float]]:
         """Test rows without and with each of several labels, mean over seeds; empty unless rows have several."""

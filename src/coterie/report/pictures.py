@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 from urllib.parse import quote
 
 from coterie.report.drawings import Bar, Forest
+from coterie.report.followup import Group
 
 INK, SOFT, LINE = "#1b1f24", "#57606a", "#98a1ab"
 COLOURS = {"good": "#00684f", "bad": "#a8410a", "open": SOFT}
+THIRD_COLOURS = ("#0067a5", "#8a6a00", "#a8410a")
 NAMES, COLUMN, ROW, TOP, LETTER = 150, 290, 40, 84, 7
 TIP = (
     '<defs><marker id="tip" viewBox="0 0 6 6" refX="1" refY="3" markerWidth="2.6" markerHeight="2.6" orient="auto">'
@@ -95,6 +98,50 @@ def network_picture(drawn: dict[str, Any]) -> str:
         for node in drawn["nodes"]
     ]
     return _whole(drawn["width"], drawn["height"], parts, label=drawn["label"])
+
+
+def survival_picture(groups: Sequence[Group], horizon: str, label: str) -> str:
+    """Draw survival by third of risk: steps as they were seen, dots as predicted. The classes let a page give it colours of its own."""
+    width, height, left, top, bottom = 420, 250, 40, 12, 34
+    end = max(float(group.times[-1]) for group in groups)
+    across = (width - left - 12) / end
+    down = height - top - bottom
+
+    def place(time: float, survival: float) -> str:
+        return f"{left + across * time:.1f} {top + down * (1 - survival):.1f}"
+
+    parts = []
+    for level in (0, 25, 50, 75, 100):
+        y = top + down * (1 - level / 100)
+        parts.append(
+            f'<path class="rule" d="M{left} {y:.1f}H{width - 12}" stroke="{LINE}"/>'
+        )
+        parts.append(
+            _text(left - 6, y + 4, f"{level} %", size=11, anchor="end", colour=SOFT)
+        )
+    x = left + across
+    parts.append(
+        f'<path class="rule" d="M{x:.1f} {top}V{top + down}" stroke="{SOFT}" stroke-dasharray="3 3"/>'
+    )
+    parts.append(_text(x, height - 14, horizon, size=11, anchor="middle", colour=SOFT))
+    for number, group in enumerate(groups):
+        steps = [f"M{place(0, 1)}"]
+        for time, survival in zip(group.curve.times, group.curve.survival, strict=True):
+            steps.append(f"H{left + across * time:.1f}")
+            steps.append(f"V{top + down * (1 - survival):.1f}")
+        steps.append(f"H{left + across * min(group.curve.last, end):.1f}")
+        colour = THIRD_COLOURS[number % len(THIRD_COLOURS)]
+        parts.append(
+            f'<path class="third{number}" d="{"".join(steps)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        )
+        dots = [
+            f"M{place(time, survival)}h0"
+            for time, survival in zip(group.times, group.expected, strict=True)
+        ]
+        parts.append(
+            f'<path class="third{number}" d="{"".join(dots)}" stroke="{colour}" stroke-width="6" stroke-linecap="round"/>'
+        )
+    return _whole(width, height, parts, label=label)
 
 
 def _text(

@@ -251,6 +251,16 @@ class Scores:
         """True if there is an accuracy."""
         return "accuracy" in self.metrics
 
+    @cached_property
+    def of_events(self) -> bool:
+        """True if the label is a time to event."""
+        return "c_index" in self.metrics
+
+    @property
+    def ranking(self) -> str:
+        """The metric of how rows are ranked, which can veto a join."""
+        return "c_index" if self.of_events else "auc"
+
     @property
     def model(self) -> str:
         """The registered name of the model; empty where the experiment does not say."""
@@ -319,7 +329,8 @@ class Scores:
         """Return the name that people have for a metric."""
         if metric != "loss":
             return PRINTED.get(metric, metric.replace("_", " "))
-        if self.classification and not own_loss(self.experiment):
+        has_log_loss = self.classification or self.of_events
+        if has_log_loss and not own_loss(self.experiment):
             return "log-loss"
         return "loss"
 

@@ -237,6 +237,9 @@ def label_in_words(label: dict[str, Any]) -> str:
     what = column
     if label.get("meaning"):
         what += f" ({label['meaning']})"
+    if label.get("task") == "time to event":
+        unit = f" {label['unit']}" if label.get("unit") else ""
+        return f"the time ({label['time']}) until {what}; survival is judged at {label['horizon']:.3g}{unit}"
     classes = [str(c) for c in label.get("classes") or []]
     if len(classes) == 2:
         positive = classes[1]

@@ -158,8 +158,8 @@ def verdict(results: Results, client: str) -> Verdict:
         return _verdict(results, client, spoken)
     if compared.small(client):
         size = count(round(results.size(client)), f"{results.split} row")
-        if results.classification:
-            size += f", {round(compared.rarest(client))} of the rarer class"
+        if results.classification or results.of_events:
+            size += f", {round(compared.rarest(client))} {_kind_of_cases(results)}"
         return Verdict(
             "too few rows to tell", f"{size}; a verdict needs {_bar(results)}"
         )
@@ -179,7 +179,7 @@ def judge(results: Results, client: str, method: str) -> Judgement | None:
     if alone is None:
         return None
     linear: Kind = alone.word
-    ranking = compared.posteriors(method, "auc").get(client)
+    ranking = compared.posteriors(method, results.ranking).get(client)
     if STRENGTH[linear] > STRENGTH["mixed"] and ranking is not None:
         linear = "mixed" if vetoes(ranking, compared.smallest) else linear
     boosted = compared.statement(method, client, compared.gain_metric, BOOSTED)
@@ -281,11 +281,12 @@ def _against_linear(results: Results, client: str, judged: Judgement) -> str:
         described = describe_gain(statement.low, statement.high, statement.smallest)
         return f"{method} costs at most {bound} in {metric} (95 %: {worst} to {best}): {described}"
     if word == "mixed":
-        ranking = results.comparisons.posteriors(judged.method, "auc")[client].mean
+        ranks = results.comparisons.posteriors(judged.method, results.ranking)
+        ranking, name = ranks[client].mean, results.metric_name(results.ranking)
         change = with_sign(-statement.mean)
         return (
             f"{method} changes the {metric} by {change} (95 %: {worst} to {best}), but ranks worse"
-            f" (AUC {with_sign(ranking)})"
+            f" ({name} {with_sign(ranking)})"
         )
     return f"with {method}, anything from {worst} to {best} in {metric} is possible"
 
@@ -329,7 +330,7 @@ def _reservations(results: Results, verdict: Verdict) -> list[str]:
     texts = []
     if verdict.joins and verdict.skill is False:
         constant = "always predicting the training mean"
-        if results.classification:
+        if results.classification or results.of_events:
             constant = "giving every row the same risk"
         texts.append(f"not shown to beat {constant}")
     contradicts = (
@@ -369,23 +370,29 @@ def _of_small_clients(results: Results, client: str, method: str) -> str:
 def _few(results: Results) -> str:
     """The size that small clients have in common: `under 30 rows`, `under 5 rows of the rarer class`, or either."""
     small = [results.size(c) < FEWEST_ROWS for c in results.comparisons.group]
-    cases = f"{FEWEST_CASES} of the rarer class"
+    kind = _kind_of_cases(results)
+    cases = f"{FEWEST_CASES} {kind}"
     if all(small):
         return f"under {FEWEST_ROWS} rows"
     return (
         f"under {FEWEST_ROWS} rows or {cases}"
         if any(small)
-        else f"under {FEWEST_CASES} rows of the rarer class"
+        else f"under {FEWEST_CASES} rows {kind}"
     )
 
 
 def _bar(results: Results) -> str:
     """Return how many rows a verdict of a client's own takes: `30`, or `30, 5 of the rarer class`."""
     return (
-        f"{FEWEST_ROWS}, {FEWEST_CASES} of the rarer class"
-        if results.classification
+        f"{FEWEST_ROWS}, {FEWEST_CASES} {_kind_of_cases(results)}"
+        if results.classification or results.of_events
         else str(FEWEST_ROWS)
     )
+
+
+def _kind_of_cases(results: Results) -> str:
+    """The rows of which a client needs some."""
+    return "with an event" if results.of_events else "of the rarer class"
 
 
 def _side(results: Results, gain: float, smallest: float) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from coterie.base.spelling import count
 from coterie.report.alike import with_whom
+from coterie.report.followup import in_words
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.memo import cache_answers
@@ -45,6 +46,7 @@ MEANINGS = {
     "log-loss": "lower log-loss: more honest risks",
     "loss": "lower loss: better",
     "RMSE": "lower RMSE: smaller errors",
+    "Harrell's C": "higher C: better ranking",
 }
 SHOWN = 6
 BACKWARDS = 0.35
@@ -248,6 +250,8 @@ def _numbers(
         texts.append(
             f"{printable(method)}: {numbers(results, method, client)}{'; ' if share else ''}{share}"
         )
+    if results.of_events:
+        texts[0] += f"; {in_words(results, best, client)}"
     return texts
 
 
@@ -338,11 +342,12 @@ def constant(results: Results, client: str) -> str:
     score = (
         f"{number(mean, results.magnitude.get(metric))} {results.unit(metric)}".rstrip()
     )
-    lead = (
-        f"Giving every {results.split} row the same risk (your overall rate) scores a log-loss of {score}"
-        if results.classification
-        else f"Always predicting the mean of your training rows has {'an RMSE' if metric == 'rmse' else 'a loss'} of {score}"
-    )
+    if results.classification:
+        lead = f"Giving every {results.split} row the same risk (your overall rate) scores a log-loss of {score}"
+    elif results.of_events:
+        lead = f"Giving every {results.split} row the same risk (your own rates of events) scores a log-loss of {score}"
+    else:
+        lead = f"Always predicting the mean of your training rows has {'an RMSE' if metric == 'rmse' else 'a loss'} of {score}"
     verdict = (
         f"Shown to beat that: {listing(beating)}"
         if beating

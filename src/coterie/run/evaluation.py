@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest
+from coterie.base.metric_names import OF_HAZARDS
 from coterie.base.modules import load_object
 from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
@@ -437,8 +438,12 @@ RARE = 0.05
 
 
 def metrics_by_label(clients: Clients) -> tuple[str, ...]:
-    """Return names of the metrics that a label calls for beside the usual ones: of counts, of ordered classes, of a rare outcome."""
+    """Return names of the metrics that a label calls for beside the usual ones: of counts, of ordered classes, of a rare outcome,
+    of time to event.
+    """
     label, labels = (clients.recipe or {}).get("label", {}), clients.train.labels
+    if clients.form.kind == "hazards":
+        return OF_HAZARDS
     if label.get("count"):
         return ("poisson_deviance",)
     if label.get("kind") == "number" and len(label.get("values", ())) > 2:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.errors import require
+from coterie.base.label_form import LabelForm
 from coterie.base.loss import Kind
 from coterie.base.rows import Inputs, LabelScale
 from coterie.compute.metrics import probabilities
@@ -19,7 +20,8 @@ from coterie.run.files import escape
 
 
 class Answers(nn.Module):
-    """A model that answers in words that people use: class probabilities [rows, C], or a number [rows, 1] in the label's unit.
+    """A model that answers in words that people use: class probabilities [rows, C], a number [rows, 1] in the label's unit, or of time
+    to event the probability [rows, 1] that nothing has happened at the horizon.
 
     Args:
         model: what gives outputs.
@@ -27,6 +29,7 @@ class Answers(nn.Module):
         classes: names of the classes; empty where the labels have none.
         scale: scale of the labels of a regression.
         last: the classes lie in the last dimension of outputs, not in dimension 1.
+        form: the form of labels, of time to event.
     """
 
     def __init__(
@@ -37,9 +40,11 @@ class Answers(nn.Module):
         scale: LabelScale,
         *,
         last: bool = False,
+        form: LabelForm | None = None,
     ) -> None:
         super().__init__()
-        self.last, self.numbers = last, kind in ("regression", "own")
+        self.last, self.numbers = last, kind in ("regression", "hazards", "own")
+        self.form = form
         self.model, self.kind, self.classes, self.scale = (
             model,
             kind,
@@ -50,6 +55,8 @@ class Answers(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """Answer inputs [rows, ...]."""
         outputs = self.model(inputs)
+        if self.form is not None:
+            return torch.exp(-self.form.read(outputs)[:, :1])
         if self.numbers:
             return self.scale.undo(
                 outputs.reshape(outputs.shape[0], -1)
@@ -71,7 +78,12 @@ class Answers(nn.Module):
         )
         unscaled = None if labels is None else self.scale.undo(labels)
         return Prediction(
-            kind=self.kind, classes=classes, values=values, labels=unscaled, **about
+            kind=self.kind,
+            classes=classes,
+            values=values,
+            labels=unscaled,
+            form=self.form,
+            **about,
         )
 
 
@@ -87,6 +99,7 @@ class Prediction(NamedTuple):
         notes: what was unusual about the file.
         threshold: the probability of the second of two classes from which a row is called so.
         columns: columns of the file, as they are written there; empty for arrays.
+        form: the form of labels, of time to event: `values` are then the probabilities that nothing has happened at its horizon.
     """
 
     method: str
@@ -98,6 +111,7 @@ class Prediction(NamedTuple):
     notes: tuple[str, ...] = ()
     threshold: float = 0.5
     columns: Mapping[str, Sequence[str]] = {}
+    form: LabelForm | None = None
 
     @property
     def called(self) -> Tensor:
@@ -135,6 +149,8 @@ class Prediction(NamedTuple):
 
     def _header(self) -> list[str]:
         outputs = self.values.shape[1]
+        if self.form is not None:
+            return [self.form.survival_name]
         if self.classes or outputs == 1:
             return ["prediction", *self.classes]
         return [f"prediction {i}" for i in range(1, outputs + 1)]
@@ -156,7 +172,7 @@ class Prediction(NamedTuple):
 
     def errors(self) -> tuple[float, float] | None:
         """Mean absolute error and root mean squared error, if numbers are predicted and the file has them."""
-        if self.labels is None or self.classes:
+        if self.labels is None or self.classes or self.form is not None:
             return None
         gaps = (self.values - self.labels.reshape(self.values.shape)).double()
         return float(gaps.abs().mean()), float(gaps.square().mean().sqrt())

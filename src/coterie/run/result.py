@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coterie.base.errors import InputError, nearest, no_attribute
 from coterie.base.files import open_tensors, write_tensors
+from coterie.base.label_form import LabelForm
 from coterie.base.loss import Meaning
 from coterie.base.rows import Inputs, LabelScale
 from coterie.base.spelling import count, html_table
@@ -158,7 +159,7 @@ class Run:
             raise InputError(
                 "this run does not say what its outputs mean; make it with ct.fit"
             )
-        kind, classes, scale, recipe, last = self.meaning
+        kind, classes, scale, recipe, last, form = self.meaning
         module = copy_model(self.module).cpu()
         module.load_state_dict(self.state_dict(client))
         labels, notes = None, tuple[str, ...]()
@@ -170,7 +171,7 @@ class Run:
                 inputs = {k: torch.as_tensor(v) for k, v in rows.items()}
             else:
                 inputs = torch.as_tensor(rows)
-            answers = Answers(module, kind, classes, scale, last=last)
+            answers = Answers(module, kind, classes, scale, last=last, form=form)
             return answers.predict(
                 inputs, labels, method=self.label, client=client, notes=notes
             )
@@ -235,6 +236,9 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, what clients share, history, weights and summary to one safetensors file; not the method's state, nor asks."""
         meaning = None if self.meaning is None else self.meaning._asdict()
+        if meaning is not None:
+            form = meaning.pop("form")
+            meaning |= {} if form is None else {"form": vars(form)}
         values = {name: getattr(self, name) for name in _KEPT} | {
             "history": self.history.columns()
         }
@@ -281,10 +285,12 @@ class Run:
                 **values,
             )
             if meaning is not None:
-                exact = {
+                exact: dict[str, Any] = {
                     "classes": tuple(meaning["classes"]),
                     "scale": LabelScale(*meaning["scale"]),
                 }
+                if "form" in meaning:
+                    exact["form"] = LabelForm(**meaning["form"])
                 run.meaning = Meaning(**{**meaning, **exact})
             run.history = History.of_columns(metadata["history"])
             run.seconds = [Timing(*row) for row in metadata["seconds"]]

@@ -57,6 +57,10 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
             },
             **options,
         }
+    if options.get("event") is not None:
+        raise InputError(
+            "[data] event: time to event is not trained at sites yet; say label, the column that says if it happened, and drop time"
+        )
     for key in options:
         if key not in _ALLOWED:
             raise InputError(

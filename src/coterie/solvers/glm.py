@@ -8,7 +8,8 @@ Parameters lie as `torch.nn.Linear(d, C)` has them in a model's vector: the slop
 intercepts b [C]; P = C d + C numbers. Several problems over the same rows (folds, penalties) are solved side by side: theta,
 precision and row weights then have leading dimensions.
 
-A family says what a row's log likelihood is. `FAMILIES` has those of one logit, of C logits, and of numbers with variance 1. Another
+A family says what a row's log likelihood is. `FAMILIES` has those of one logit, of C logits, of numbers with variance 1, and of hazards
+that are constant within C intervals of time, whose outputs share their slopes. Another
 one is another function `(z [..., n, C], labels [n, ...]) -> Derivatives`; labels are handed to it as they are, so that they may hold an
 exposure or times.
 
@@ -38,6 +39,7 @@ __all__ = [
     "positions",
     "residual_variance",
     "scores",
+    "shares_slopes",
 ]
 
 TOLERANCE = 1e-9
@@ -98,12 +100,36 @@ def _classes(z: Tensor, labels: Tensor) -> Derivatives:
     return Derivatives((y * log_p).sum(-1), y - p, curvature)
 
 
+KNEE = 2.0
+"""Output from which on a rate grows as its tangent does (`coterie.base.hazards.rates_of`)."""
+
+
+def _hazards(z: Tensor, labels: Tensor) -> Derivatives:
+    """Log rates of C intervals; labels [n, 2 C] are the events that are usual in each interval for so long a time, and those seen.
+
+    The log likelihood is sum_k seen_k log lam(z_k) - usual_k lam(z_k), lam = exp up to the knee.
+    """
+    usual, seen = labels.to(z.dtype).chunk(2, -1)
+    low = z.clamp(max=KNEE)
+    slope, beyond = low.exp(), z - low + 1
+    loglik = (seen * (low + beyond.log()) - usual * slope * beyond).sum(-1)
+    # Beyond the knee the rate is straight, and its logarithm bends.
+    bend = torch.where(z <= KNEE, usual * slope, seen / beyond.square())
+    return Derivatives(loglik, seen / beyond - usual * slope, torch.diag_embed(bend))
+
+
 FAMILIES: dict[str, Family] = {
     "binary": _binary,
     "classes": _classes,
     "regression": _squared,
+    "hazards": _hazards,
 }
 """By the kind of a loss (`coterie.base.loss.Loss.kind`)."""
+
+
+def shares_slopes(family: Family) -> bool:
+    """Return True if all outputs of a family have the same slopes: theta is then d slopes and C intercepts."""
+    return family is _hazards
 
 
 class Moments(NamedTuple):
@@ -196,7 +222,7 @@ def moments(
         family: see `FAMILIES`.
         outputs: C.
         weights: of rows [..., n], 0 for a row that is left out; None: 1 each.
-        shared: see `positions`.
+        shared: see `positions`; as the family says.
 
     >>> rows = torch.tensor([[1.0], [3.0]])
     >>> m = moments(torch.zeros(2), rows, torch.tensor([0.0, 1.0]), FAMILIES["regression"])
@@ -204,6 +230,7 @@ def moments(
     ([3.0, 1.0], [[10.0, 4.0], [4.0, 2.0]])
     """
     theta, inputs = theta.double(), inputs.double()
+    shared = shared or shares_slopes(family)
     n, columns = inputs.shape
     size = theta.shape[-1]
     leading = theta.shape[:-1]

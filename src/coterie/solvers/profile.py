@@ -47,7 +47,8 @@ def own_intercepts(
 ) -> Tensor:
     """The parameters [D + C] of the slopes [D] with the intercepts that suit these rows best; arguments as for `profile`."""
     without = torch.cat([slopes.double(), slopes.new_zeros(outputs).double()])
-    offset = glm.scores(without, inputs, outputs)
+    shared = glm.shares_slopes(family)
+    offset = glm.scores(without, inputs, outputs, shared=shared)
     own = glm.intercepts(offset, labels, family, ridge, start)
     return torch.cat([slopes.double(), own])
 
@@ -64,7 +65,7 @@ def profile(
     """The profile of a client at these slopes.
 
     Args:
-        slopes: [D], D = C d.
+        slopes: [D], D = C d, or d where outputs share them.
         inputs: [n, d].
         labels: [n].
         family: see `glm.FAMILIES`.
@@ -108,7 +109,9 @@ def fit_shared_slopes(
     >>> [round(v, 6) for v in (*slopes.tolist(), *intercepts.flatten().tolist())]
     [2.0, 0.0, 3.0]
     """
-    size = outputs * parts[0][0].shape[1]
+    size = parts[0][0].shape[1]
+    if not glm.shares_slopes(family):
+        size *= outputs
     slopes = torch.zeros(size, dtype=torch.float64)
     intercepts = torch.zeros(len(parts), outputs, dtype=torch.float64)
     penalty = ridge * torch.eye(size, dtype=torch.float64)

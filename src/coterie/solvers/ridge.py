@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.solvers.glm import FAMILIES, mode, scores
+from coterie.solvers.glm import FAMILIES, mode, scores, shares_slopes
 
 PENALTIES = (0.01, 1.0, 3.0, 10.0, 30.0, 100.0)
 UNCHOSEN = PENALTIES.index(10.0)
@@ -38,8 +38,8 @@ class Problem(NamedTuple):
 
     Attributes:
         inputs: float64 [n, d].
-        labels: [n]; of several labels or numbers [n, C].
-        kind: kind of the loss: `binary`, `classes`, `multilabel` or `regression`.
+        labels: [n]; of several labels or numbers [n, C]; of hazards [n, 2 C], as `glm` has them.
+        kind: kind of the loss: `binary`, `classes`, `multilabel`, `regression` or `hazards`.
         outputs: C.
     """
 
@@ -47,6 +47,17 @@ class Problem(NamedTuple):
     labels: Tensor
     kind: str
     outputs: int
+
+    @property
+    def is_one_model(self) -> bool:
+        """Whether all outputs are about one label of a row."""
+        return self.kind in ("classes", "hazards")
+
+    @property
+    def slopes(self) -> int:
+        """Number of slopes of one model."""
+        columns = self.inputs.shape[1]
+        return self.outputs * columns if self.kind == "classes" else columns
 
 
 class Chosen(NamedTuple):
@@ -75,10 +86,9 @@ def fit_ridge(problem: Problem, weights: Tensor, penalties: Tensor) -> Tensor:
     >>> fit_ridge(rows, torch.ones(1, 2), torch.tensor([2.0]))[0, 0, 0]  # x'y / (x'x + 2)
     tensor(0.5000, dtype=torch.float64)
     """
-    columns = problem.inputs.shape[1]
     family = _FAMILIES[problem.kind]
-    together = problem.outputs if problem.kind == "classes" else 1
-    slopes = penalties.double()[:, None].expand(-1, together * columns)
+    together = problem.outputs if problem.is_one_model else 1
+    slopes = penalties.double()[:, None].expand(-1, problem.slopes)
     intercepts = torch.full((len(penalties), together), INTERCEPT)
     precision = torch.cat([slopes, intercepts.double()], 1)
 
@@ -108,9 +118,10 @@ def fit_ridge(problem: Problem, weights: Tensor, penalties: Tensor) -> Tensor:
 
 def row_losses(problem: Problem, models: Tensor) -> Tensor:
     """The loss [..., n] of each row under each of the models [..., P], summed over labels."""
-    z = scores(models, problem.inputs, problem.outputs)
     family = _FAMILIES[problem.kind]
-    if problem.kind == "classes" or problem.outputs == 1:
+    shared = shares_slopes(family)
+    z = scores(models, problem.inputs, problem.outputs, shared=shared)
+    if problem.is_one_model or problem.outputs == 1:
         return -family(z, problem.labels).loglik
     losses = torch.zeros(z.shape[:-1], dtype=z.dtype)
     for c, labels in enumerate(_one_by_one(problem)):
@@ -120,7 +131,7 @@ def row_losses(problem: Problem, models: Tensor) -> Tensor:
 
 def _one_by_one(problem: Problem) -> list[Tensor]:
     """Labels [n] of each model that shares nothing with others."""
-    if problem.kind == "classes" or problem.outputs == 1:
+    if problem.is_one_model or problem.outputs == 1:
         return [problem.labels]
     return [*problem.labels.unbind(1)]
 
@@ -189,6 +200,9 @@ def _fit_without(
 
 def _has_one_class(problem: Problem, rows: Tensor) -> bool:
     labels = problem.labels[rows]
+    if problem.kind == "hazards":
+        seen = labels[:, problem.outputs :]
+        return not bool(seen.any())
     return problem.kind != "regression" and bool((labels == labels[:1]).all())
 
 

@@ -94,7 +94,7 @@ def _measure(
         return np.nan, np.nan
     workspace.load(model.to(workspace.layout.dtype))
     _, losses = answers_of(workspace, Rows(*part, np.array([0, len(part)])), [0])
-    constant = constant_without_own(workspace.loss.kind, part.labels)
+    constant = _constant(workspace, part.labels)
     patients = np.arange(len(part))
     if client.row_groups is not None:
         patients = client.row_groups["train"]
@@ -104,6 +104,13 @@ def _measure(
     unit = _unit(workspace.loss.kind, part.labels)
     gain = (of_constant.metric - of_model.metric) / unit
     return gain, np.nan if error is None else error.error / unit
+
+
+def _constant(workspace: Workspace, labels: Tensor) -> Tensor:
+    """The loss [n] of each row if what all other rows of its client have is predicted."""
+    if workspace.loss.form is not None:
+        return workspace.loss.form.constant_without_own(labels)
+    return constant_without_own(workspace.loss.kind, labels)
 
 
 def constant_without_own(kind: str, labels: Tensor) -> Tensor:

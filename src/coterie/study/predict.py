@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.files import json_rows, read_json, read_toml
+from coterie.base.label_form import LabelForm
 from coterie.base.loss import Kind
 from coterie.base.rows import LabelScale
-from coterie.models import build_shape
+from coterie.models import build_for
 from coterie.run.experiment import model_of
 from coterie.run.files import (
     ALL,
@@ -135,10 +136,14 @@ def load_answers(
         if is_final(folder)
         else read_toml(folder / "experiment.toml").get("model", {})
     )
-    model = build_shape(_model(folder, table, trust), sizes, metadata["outputs"])
-    model.load_state_dict(state)
     classes, label = tuple(metadata["classes"]), recipe["label"]
-    scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
+    form = LabelForm.of_recipe(label)
+    built = _model(folder, table, trust)
+    model = build_for(form, built, sizes, metadata["outputs"])
+    model.load_state_dict(state)
+    scale = LabelScale()
+    if not classes and form is None:
+        scale = LabelScale(label["mean"], label["scale"])
     guess = (
         "regression"
         if not classes
@@ -154,7 +159,14 @@ def load_answers(
             f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}"
         )
     return (
-        Answers(model, kind, classes, scale, last=metadata.get("last") is True).eval(),
+        Answers(
+            model,
+            kind,
+            classes,
+            scale,
+            last=metadata.get("last") is True,
+            form=form,
+        ).eval(),
         recipe,
         metadata,
     )

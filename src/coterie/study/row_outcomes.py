@@ -11,6 +11,8 @@ One file per method and seed, safetensors, of all clients that have test rows be
   own training rows (`compute/boosted.py`), where these are a rival;
 - `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
   validation rows; NaN where there are none, or the method trained on them;
+- `followup` float32 [R, 3] and `hazards` float64 [R, K], of time to event: entry, time and event, and the predicted cumulative hazard
+  at the end of each interval; times are in horizons (`preprocess.json` has the horizon and the intervals);
 - `marks` int8 [R, C], where a row has a label of 0 or 1 for each of several classes: these labels;
 - `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts) and the kind of the loss is not
   "own"; those of a regression are in the unit of the label, while its losses are squared errors of the standardised label.
@@ -168,8 +170,13 @@ def of_rows(
             tensors["labels"] = tensors["labels"].to(tensors["outputs"].dtype)
     if test.labels.ndim == 2 and workspace.loss.kind == "multilabel":
         tensors["marks"] = test.labels.to(torch.int8)
-    kind = workspace.loss.kind if workspace.loss.own is None else "own"
-    tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
+    form = workspace.loss.form
+    if form is not None:
+        tensors |= {"followup": test.labels, "hazards": form.curve(outputs)}
+        tensors["constant_loss"] = form.constant(trained_on, test.labels)
+    else:
+        kind = workspace.loss.kind if workspace.loss.own is None else "own"
+        tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
     numbers = client.test_numbers
     tensors["numbers"] = torch.from_numpy(
         _content_numbers(test) if numbers is None else numbers

@@ -19,11 +19,17 @@ from coterie.testing.runs import CLOSE, LawError
 # ---- laws of metrics
 
 _CLASSES = 6
-_KINDS = ("binary", "classes", "multilabel", "regression")
+_KINDS = ("binary", "classes", "multilabel", "regression", "hazards")
 
 
 def _rows_of(kind: str, count: int = 24) -> tuple[Tensor, Tensor]:
     stream = torch.Generator().manual_seed(3)
+    if kind == "hazards":
+        hazard = torch.rand(count, 1, generator=stream, dtype=torch.float64)
+        time = 2 * torch.rand(count, generator=stream, dtype=torch.float64)
+        event = (torch.arange(count) % 3 > 0).double()
+        labels_of_events = torch.stack([torch.zeros_like(time), time, event], 1)
+        return torch.cat([hazard, 2 * hazard], 1), labels_of_events
     outputs = torch.randn(
         count,
         1 if kind in ("binary", "regression") else _CLASSES,

@@ -27,6 +27,7 @@ from coterie.config.data import Tables
 from coterie.data.tables import recipe
 from coterie.data.tables.cells import complaint, cures_of, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES
+from coterie.data.tables.intervals import agree_on_intervals
 from coterie.data.tables.recipe import (
     ENOUGH_TO_TELL,
     RARE,
@@ -48,6 +49,9 @@ FEW_CLASSES = 10
 
 LONGEST = 300
 """Characters of a sentence."""
+
+UNITS_OF_TIME = ("days", "weeks", "months", "years")
+"""Names of a column of times that say its unit."""
 
 MAPPING = "classes = {no = [...], yes = [...]}"
 """What a sentence says where only the user knows which value means what."""
@@ -138,7 +142,8 @@ def draft_recipe(
                 and names_time_to_event(column)
             ):
                 said = f"survival: the time beside {settings.label}, known only afterwards; an event counts whenever it was"
-                spec, notes = None, [f"{said}; keep uses it"]
+                of_event = f'time = "{column}", event = "{settings.label}" predict when, and keep uses it'
+                spec, notes = None, [f"{said}; {of_event}"]
             if spec is not None:
                 columns.append(spec)
             for note in notes:
@@ -402,6 +407,8 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
     kind = next(iter(kinds))
     signs = _signs(f"label {name!r}", clients, labels)
     values = sorted({v for a in labels.values() for v in a["values"]})
+    if settings.event is not None:
+        return _time_to_event(settings)
     _refuse_variants(name, labels)
     distinct = max([len(values), *(a["distinct"] for a in labels.values())])
     integers = all(a["whole"] for a in labels.values())
@@ -446,6 +453,30 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
                 f"{', '.join(spec['classes'])}"
             )
         spec["classes"] = list(settings.class_names)
+    return spec
+
+
+def _time_to_event(settings: Tables) -> LabelRecipe:
+    """The label of time to event as the settings say it; intervals come later."""
+    spec = LabelRecipe(
+        column=str(settings.event),
+        task="time to event",
+        kind="number",
+        above=None,
+        values=[],
+        classes=[],
+        time=str(settings.time),
+    )
+    if settings.entry is not None:
+        spec["entry"] = settings.entry
+    if settings.event_is:
+        spec["event_is"] = list(settings.event_is)
+    if settings.horizon is not None:
+        spec["horizon"] = float(settings.horizon)
+    if settings.meaning:
+        spec["meaning"] = settings.meaning
+    if settings.unit or str(settings.time) in UNITS_OF_TIME:
+        spec["unit"] = settings.unit or str(settings.time)
     return spec
 
 
@@ -588,6 +619,8 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
             raise InputError(
                 f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn"
             )
+    if label["task"] == "time to event":
+        label = agree_on_intervals(label, ask)
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
     columns = [c for c in draft["columns"] if c["name"] not in empty]
     notes = (

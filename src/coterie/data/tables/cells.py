@@ -212,6 +212,7 @@ class Table:
         renamed: columns of the source that have another name here.
         groups: int64 [rows], the same number for rows that belong together; None where nothing says so.
         rows: int64 [rows], the number of each row in the source, from 0; None where all of them are here.
+        followup: float64 [rows, 2], entry and time of a label of time to event, whose columns are then no columns; None without one.
     """
 
     name: str
@@ -222,6 +223,7 @@ class Table:
     renamed: tuple[str, ...] = ()
     groups: NDArray[np.int64] | None = None
     rows: NDArray[np.int64] | None = None
+    followup: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         column = next(iter(self.columns.values()))

@@ -275,7 +275,7 @@ def check_tables(
     used = set(columns)
     if draft is not None:
         used = {str(label), *(column["name"] for column in draft["columns"])}
-        if draft["label"].get("task") == "classification":
+        if draft["label"].get("task") in ("classification", "time to event"):
             columns[str(label)] = {
                 name: facts_of(_classes(table.columns[str(label)], settings))
                 for name, table in ready.items()

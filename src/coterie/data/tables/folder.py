@@ -34,6 +34,7 @@ from coterie.data.tables.cells import (
     number,
     times_of,
 )
+from coterie.data.tables.followup import take_followup
 from coterie.data.tables.read import (
     Sheet,
     files_of,
@@ -360,8 +361,8 @@ def from_tables(
 
 def label_of(settings: Tables, tables: Mapping[str, Table]) -> str:
     """Return the label, if need be guessed from the names that all `tables` share. Raises `InputError` if none can be guessed."""
-    if settings.label:
-        return settings.label
+    if settings.target:
+        return settings.target
     shared = [
         name
         for name in _LABELS
@@ -496,7 +497,7 @@ def ready_tables(
     notes: list[str] = []
     for client in sorted(tables):
         table, dropped = _without_gaps(_map_classes(tables[client], settings), settings)
-        table = _take_groups(table, settings)
+        table = take_followup(_take_groups(table, settings), settings)
         notes += [*table.notes, *dropped]
         if len(table) < _FEWEST_ROWS:
             raise InputError(

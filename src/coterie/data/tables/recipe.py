@@ -46,6 +46,7 @@ from coterie.data.tables.description import (
     LabelDescription,
     TableDescription,
 )
+from coterie.data.tables.followup import labels_of, with_followup
 
 RARE = "(rare)"
 """The category of all that are pooled."""
@@ -99,7 +100,7 @@ class LabelRecipe(TypedDict, total=False):
 
     Attributes:
         column, kind: of the table.
-        task: "classification" or "regression".
+        task: "classification", "regression" or "time to event".
         above: cuts a label of numbers into two classes.
         values, classes: the label's values in the order of the classes, and what those are called; empty for regression.
         spellings: values that stand for others.
@@ -107,6 +108,8 @@ class LabelRecipe(TypedDict, total=False):
         meaning, unit: in words, for reports.
         count: whether a label to regress on holds whole numbers from 0, of which there are few.
         mean, scale: of a label to regress on, which is stored as (value - mean) / scale.
+        time, entry, event_is: of time to event, whose `column` is the event: as in the settings.
+        horizon, cuts, rates, events: the form of time to event (`base.label_form.LabelForm`), and events in training rows.
     """
 
     column: Required[str]
@@ -122,6 +125,13 @@ class LabelRecipe(TypedDict, total=False):
     count: bool
     mean: float
     scale: float
+    time: str
+    entry: str
+    event_is: list[Any]
+    horizon: float
+    cuts: list[float]
+    rates: list[float]
+    events: int
 
 
 class Recipe(TypedDict):
@@ -336,7 +346,13 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
                 table.source,
             )
             place += len(spec["categories"])
-    labels, label_notes = _labels(table, recipe["label"], need_label)
+    labels: Tensor | None
+    if recipe["label"].get("task") == "time to event":
+        followed = with_followup(table, recipe["label"], need=need_label)
+        labels = None if followed is None else labels_of(followed, recipe["label"])
+        label_notes: list[str] = []
+    else:
+        labels, label_notes = _labels(table, recipe["label"], need_label)
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *label_notes))
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
 from coterie.base.cures import Cure
+from coterie.base.label_form import LabelForm
 from coterie.base.rows import Part
 from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
@@ -23,7 +26,7 @@ from coterie.data.tables.questions import (
     ask_about,
     mean_ranks,
 )
-from coterie.data.tables.recipe import Recipe
+from coterie.data.tables.recipe import LabelRecipe, Recipe
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
 _SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
@@ -53,6 +56,7 @@ def find_doubts(
     """Return notes about the rows of all clients, encoded and as `tables`, for a machine that has them all; and questions: what may
     make results wrong, each with the setting for either answer, and nothing that is answered.
     """
+    clients, recipe = _as_classes(clients, recipe)
     columns = _that_say_the_label([client.train for client in clients], recipe)
     filled = [
         name
@@ -193,6 +197,32 @@ def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         return []
     note = f"label {name}: 1 % of the rows make up {shares[0]:.0%} of its variance and decide the squared error; on a log scale, "
     return [f"{note}with a column log(1 + {name}) as the label, all rows count"]
+
+
+def _as_classes(
+    clients: Sequence[Client], recipe: Recipe
+) -> tuple[Sequence[Client], Recipe]:
+    """Time to event as whether it happened, which is what a column can give away; other labels as they are."""
+    form = LabelForm.of_recipe(recipe["label"])
+    if form is None:
+        return clients, recipe
+    judged = []
+    for client in clients:
+        events = {
+            name: Part(part.inputs, torch.as_tensor(form.strata(part.labels)))
+            for name, part in client.parts()
+        }
+        judged.append(
+            replace(
+                client,
+                train=events["train"],
+                validation=events.get("validation"),
+                test=events.get("test"),
+            )
+        )
+    classes = ["no", recipe["label"]["column"]]
+    label = LabelRecipe(**{**recipe["label"], "classes": classes, "values": ["0", "1"]})
+    return judged, Recipe(**{**recipe, "label": label})
 
 
 def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:

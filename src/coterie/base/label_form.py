@@ -1,0 +1,176 @@
+"""The form of labels: one declaration of what the numbers of a label mean, which clients, recipes, model files and reports share.
+
+Nothing else reads raw labels to guess what they are. Labels stay one tensor, so that engines and the wire know nothing of forms:
+
+| kind | labels | a row is |
+| --- | --- | --- |
+| classes | int64 [n], or [n, ...] of pixels | a class 0, 1, ... |
+| several | int64 [n, L] | 0 or 1 for each of L classes |
+| numbers | float32 [n, ...] | a quantity |
+| hazards | float32 [n, 3] | entry, time and event, times divided by the horizon |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.base import hazards
+from coterie.base.errors import InputError, nearest
+
+FormKind = Literal["classes", "several", "numbers", "hazards"]
+
+ENTRY, TIME, EVENT = range(3)
+"""Columns of the labels of time to event."""
+
+
+def is_multi_hot(labels: Tensor) -> bool:
+    """Return True if labels [rows, C] say 0 or 1 for each of C > 1 classes."""
+    return (
+        labels.ndim == 2
+        and labels.shape[1] > 1
+        and bool(((labels == 0) | (labels == 1)).all())
+    )
+
+
+@dataclass(frozen=True)
+class LabelForm:
+    """What labels are. It is also their loss (outputs, labels) -> [rows], where the kind has one that is no other's.
+
+    Attributes:
+        kind: `classes`, `several`, `numbers` or `hazards` (time to event).
+        columns: names of the columns of a table that make the label, in the order of the columns of labels.
+        classes: names of the classes; empty where they have none.
+        cuts: upper ends of the intervals of time, in horizons.
+        rates: events per horizon in each interval, of all clients.
+        horizon: the time at which survival is judged, in `unit`: by it times are divided.
+        unit: of times, in words.
+
+    Raises:
+        InputError: an unknown kind, or intervals that are none.
+
+    >>> LabelForm("hazards", cuts=(0.5, 1.0), rates=(0.2, 0.3), horizon=24.0, unit="months").outputs
+    2
+    """
+
+    kind: FormKind
+    columns: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    cuts: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
+    horizon: float = 1.0
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(FormKind):
+            raise InputError(
+                f"there is no form of labels {self.kind!r}; {nearest(str(self.kind), get_args(FormKind))}"
+            )
+        for field in ("columns", "classes", "cuts", "rates"):
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        ascending = all(
+            b > a for a, b in zip((0.0, *self.cuts), self.cuts, strict=False)
+        )
+        positive = all(rate > 0 for rate in self.rates) and self.horizon > 0
+        matching = len(self.cuts) == len(self.rates)
+        needed = bool(self.cuts) == (self.kind == "hazards")
+        if not (ascending and positive and matching and needed):
+            raise InputError(
+                "time to event needs cuts above 0 that ascend, as many rates above 0, and a horizon above 0; other labels have none"
+            )
+
+    @classmethod
+    def of_labels(cls, labels: Tensor, classes: tuple[str, ...] = ()) -> LabelForm:
+        """The form of labels that nobody declared: floats are numbers, rows of 0 and 1 several labels, other whole numbers classes."""
+        if labels.is_floating_point():
+            return cls("numbers")
+        return cls("several" if is_multi_hot(labels) else "classes", classes=classes)
+
+    @classmethod
+    def of_recipe(cls, label: Mapping[str, Any]) -> LabelForm | None:
+        """The form that a recipe (`recipe["label"]`) declares; None where labels say it themselves."""
+        if label.get("task") != "time to event":
+            return None
+        columns = (label.get("entry"), label.get("time"), label.get("column"))
+        return cls(
+            "hazards",
+            columns=tuple(str(name) for name in columns if name),
+            cuts=label["cuts"],
+            rates=label["rates"],
+            horizon=label["horizon"],
+            unit=str(label.get("unit", "")),
+        )
+
+    # What a loss asks
+
+    @property
+    def has_loss(self) -> bool:
+        """Return True if labels have a loss that follows from their form and not from the outputs of a model."""
+        return self.kind == "hazards"
+
+    @property
+    def outputs(self) -> int:
+        """Outputs that a model needs where the form says it, else 0."""
+        return len(self.cuts)
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each row [rows]. Raises `InputError` for outputs that do not fit."""
+        if outputs.ndim != 2 or outputs.shape[1] != self.outputs:
+            raise InputError(
+                f"time to event takes {self.outputs} outputs a row, and the model gives shape {tuple(outputs.shape)}: wrap it, "
+                f"ct.Hazards(model, {self.outputs})"
+            )
+        return hazards.hazard_losses(outputs, labels, self.cuts, self.rates)
+
+    def constant(self, train: Tensor, test: Tensor) -> Tensor:
+        """Loss [rows] of labels `test`, if what follows from the labels `train` alone is always predicted; float64."""
+        own = hazards.constant_log_rates(train, self.cuts, self.rates)
+        return self(own.expand(len(test), -1), test.double())
+
+    def curve(self, outputs: Tensor) -> Tensor:
+        """The cumulative hazard at the end of each interval [n, K], float64; between two ends it is straight."""
+        columns = [
+            hazards.cumulative_hazard(outputs, end, self.cuts, self.rates)
+            for end in self.cuts
+        ]
+        return torch.stack(columns, 1)
+
+    def constant_without_own(self, labels: Tensor) -> Tensor:
+        """The same [rows], of each row by the labels of all others."""
+        others = hazards.constant_log_rates(
+            labels, self.cuts, self.rates, without_own=True
+        )
+        return self(others, labels.double())
+
+    # What metrics and reports ask
+
+    def read(self, outputs: Tensor) -> Tensor:
+        """Outputs as metrics and people read them, float64: the cumulative hazard until the horizon, and until the last cut [n, 2]."""
+        ends = (1.0, self.cuts[-1])
+        columns = [
+            hazards.cumulative_hazard(outputs, end, self.cuts, self.rates)
+            for end in ends
+        ]
+        return torch.stack(columns, 1)
+
+    @property
+    def survival_name(self) -> str:
+        """What is predicted of a row, as the head of a column: `no died until 24 months`."""
+        event = self.columns[-1] if self.columns else "event"
+        return f"no {event} until {self.horizon:g} {self.unit}".rstrip()
+
+    # What splits, minima and samplers ask
+
+    def strata(self, labels: Tensor) -> NDArray[np.int64] | None:
+        """The class of each row [n], which splits keep in proportion and minima count; None where rows have none."""
+        if self.kind == "hazards":
+            return (labels[:, EVENT] > 0).cpu().numpy().astype(np.int64)
+        if self.kind == "classes" and labels.ndim == 1:
+            return np.asarray(labels.cpu().numpy())
+        return None

@@ -1,0 +1,166 @@
+"""Time to event in tables: which columns say it, and the labels that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.base.cures import Advice, Cure
+from coterie.base.errors import InputError, nearest
+from coterie.base.spelling import count, spell
+from coterie.config.data import Tables
+from coterie.data.tables.cells import Column, Table
+
+Rows = NDArray[np.float64]
+
+
+def take_followup(table: Table, settings: Tables) -> Table:
+    """Return `table` without its columns of times, which `Table.followup` then holds, and with an event of 0 and 1; as it is without.
+
+    Raises `InputError` that names file, row and cure for a time that is none.
+    """
+    if settings.event is None:
+        return table
+    event = event_of(table, str(settings.event), settings.event_is)
+    followup, notes = times_of_rows(table, str(settings.time), settings.entry)
+    taken = {settings.time, settings.entry}
+    columns = {
+        name: column for name, column in table.columns.items() if name not in taken
+    }
+    columns[str(settings.event)] = Column("number", event)
+    return replace(
+        table, columns=columns, followup=followup, notes=(*table.notes, *notes)
+    )
+
+
+def event_of(table: Table, name: str, event_is: Sequence[Any] = ()) -> Rows:
+    """1 where the event happened, else 0 [rows].
+
+    Args:
+        table: The table.
+        name: Its column that says so.
+        event_is: Values that mean it; empty: it is 1, or true.
+    """
+    column = table.columns[name]
+    names, codes = column.levels
+    wanted = {spell(v) if isinstance(v, int | float) else str(v) for v in event_is}
+    if wanted:
+        unknown = sorted(wanted - set(names))
+        if unknown and not wanted & set(names):
+            raise InputError(
+                f"{table.source}: event {name!r} is never {' or '.join(unknown)} (event_is); it is {', '.join(sorted(names)[:6])}"
+            )
+        means_event = np.array([value in wanted for value in names], dtype=float)
+        return np.asarray(means_event[codes])
+    usual = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
+    strange = [value for value in names if value.lower() not in usual]
+    if not strange:
+        of_names = np.array([usual[value.lower()] for value in names])
+        return np.asarray(of_names[codes])
+    row = int(np.flatnonzero(codes == names.index(strange[0]))[0])
+    cures = [Cure("event_is", [value]) for value in names if value not in ("0", "2")]
+    listed = ", ".join(names[:6])
+    raise InputError(
+        Advice(
+            f"{table.source}: event {name!r} is {strange[0]!r} in data row {table.data_row(row)}, and must be 1 where it happened, 0 "
+            f"where follow-up ended before; it is one of {listed}: say which mean the event, as {cures[-1]}. With several causes, the "
+            "others then end follow-up",
+            cures,
+        )
+    )
+
+
+def times_of_rows(table: Table, time: str, entry: str | None) -> tuple[Rows, list[str]]:
+    """Entry and time of each row [rows, 2], and notes."""
+    end = _numbers(table, time, "time")
+    start = np.zeros(len(end)) if entry is None else _numbers(table, entry, "entry")
+    for values, name in ((end, time), (start, entry)):
+        below = np.flatnonzero(values < 0)
+        if len(below):
+            raise InputError(
+                f"{table.source}: {name!r} is {values[below[0]]:g} in data row {table.data_row(below[0])}; times begin at 0: "
+                "correct it, or leave that row out"
+            )
+    notes = []
+    at_start = end == 0
+    if at_start.any() and not at_start.all():
+        # A hazard needs time at risk: who is seen once is seen for half of the shortest time.
+        smallest = float(end[~at_start].min())
+        end = np.where(at_start, smallest / 2, end)
+        rows = count(int(at_start.sum()), "row")
+        notes.append(
+            f"{table.name}: {time} is 0 in {rows}, taken as {smallest / 2:g}, half of the smallest"
+        )
+    late = np.flatnonzero(start >= end)
+    if len(late):
+        row = late[0]
+        why = f"and follow-up ends at {end[row]:g}" if entry else "so nothing was seen"
+        raise InputError(
+            f"{table.source}: {entry or time!r} is {start[row]:g} in data row {table.data_row(row)}, {why}; who enters after the end "
+            "was never at risk: correct it, or leave that row out"
+        )
+    return np.stack([start, end], 1), notes
+
+
+def _numbers(table: Table, name: str, key: str) -> Rows:
+    if name not in table.columns:
+        raise InputError(
+            f"{table.source} has no column {name!r} ({key}); {nearest(name, table.columns)}"
+        )
+    column = table.columns[name]
+    if column.numbers is None or column.problem is not None:
+        raise InputError(
+            f"{table.source}: column {name!r} ({key}) is {column.kind}, and must be numbers, such as days since the start"
+        )
+    missing = np.isnan(column.numbers)
+    if missing.any():
+        raise InputError(
+            f"{table.source}: {name!r} ({key}) is missing in data row {table.data_row(np.argmax(missing))}; fill it in, or leave "
+            "that row out"
+        )
+    return np.asarray(column.numbers)
+
+
+def followup_of(table: Table, event: str) -> Rows:
+    """Entry, time and event of all rows [rows, 3], in the unit of the table."""
+    happened = table.columns[event].numbers
+    if table.followup is None or happened is None:
+        raise InputError(f"{table.source} says no times of follow-up")
+    return np.column_stack([table.followup, happened])
+
+
+def labels_of(table: Table, label: Mapping[str, Any]) -> Tensor:
+    """Entry, time and event as a model reads them, float32 [rows, 3]: times in horizons, follow-up cut at the last interval."""
+    rows = followup_of(table, label["column"])
+    rows[:, :2] /= label["horizon"]
+    last = label["cuts"][-1]
+    beyond = rows[:, 1] > last
+    rows[beyond, 1], rows[beyond, 2] = last, 0.0
+    return torch.from_numpy(rows.astype(np.float32))
+
+
+def with_followup(
+    table: Table, label: Mapping[str, Any], *, need: bool
+) -> Table | None:
+    """Return a table as it was read with its times taken out, as the recipe's label says; None if it has none, and none are needed."""
+    name, time, entry = label["column"], label["time"], label.get("entry")
+    if table.followup is not None:
+        return table
+    named = [column for column in (name, time, entry) if column]
+    lacking = [column for column in named if column not in table.columns]
+    if lacking and not need:
+        return None
+    if lacking:
+        raise InputError(
+            f"{table.source} has no column {lacking[0]!r}, which says the time to event; add it"
+        )
+    settings = Tables(
+        time=time, event=name, entry=entry, event_is=tuple(label.get("event_is", ()))
+    )
+    return take_followup(table, settings)

@@ -1,0 +1,112 @@
+"""Intervals of time to event, agreed on by all clients from counts alone.
+
+A client tells how many events of its training rows lie in cells of time that are the same for everybody, and then, for the
+intervals that follow from these, events and the time at risk. No time of a row is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.base.hazards import (
+    CELLS,
+    FEWEST_EVENTS,
+    cell_of,
+    choose_cuts,
+    events_within,
+    time_within,
+)
+from coterie.base.vector import Layout
+from coterie.contract.task import Form, task
+from coterie.data.tables.cells import Table
+from coterie.data.tables.followup import Rows, followup_of
+from coterie.data.tables.recipe import LabelRecipe, TableCohort
+
+
+class EventCells(NamedTuple):
+    """Events of training rows in each cell of time, float64 [n, cells]."""
+
+    cells: Annotated[Tensor, "other", Form((CELLS,), within=(0.0, 1e12))]
+
+
+def _intervals(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    return (len(json.loads(payload["cuts"])),)
+
+
+class AtRisk(NamedTuple):
+    """Events and time at risk of training rows in each interval, float64 [n, K]."""
+
+    events: Annotated[Tensor, "other", Form(_intervals, within=(0.0, 1e12))]
+    exposure: Annotated[Tensor, "other", Form(_intervals, within=(0.0, 1e18))]
+
+
+@task
+def count_events(cohort: TableCohort, *, event: str) -> EventCells:
+    """Count the events of training rows by the cell in which their time lies. `event`: the column that says whether it happened."""
+    counts = []
+    for table in cohort.tables:
+        rows = _training_rows(table, event)
+        times = torch.from_numpy(rows[rows[:, 2] > 0, 1])
+        counts.append(torch.bincount(cell_of(times), minlength=CELLS))
+    return EventCells(torch.stack(counts).double())
+
+
+@task
+def sum_followup(cohort: TableCohort, *, event: str, cuts: str) -> AtRisk:
+    """Events and time at risk of training rows within intervals; `cuts`: their upper ends, a JSON list."""
+    ends = json.loads(cuts)
+    events, exposures = [], []
+    for table in cohort.tables:
+        start, end, happened = torch.from_numpy(_training_rows(table, event)).unbind(1)
+        events.append(events_within(end, happened, ends).sum(0))
+        exposures.append(time_within(start, end, ends).sum(0))
+    return AtRisk(torch.stack(events), torch.stack(exposures))
+
+
+def _training_rows(table: Table, event: str) -> Rows:
+    """Entry, time and event of the training rows."""
+    return followup_of(table, event)[table.parts["train"]]
+
+
+def agree_on_intervals(label: LabelRecipe, ask: Callable[..., Any]) -> LabelRecipe:
+    """Return the label of time to event with the horizon, the intervals and the rates of all clients together.
+
+    Raises `InputError` for too few events to learn from.
+    """
+    event, horizon = label["column"], label.get("horizon")
+    cells = ask(count_events, event=event).cells.sum(0)
+    total = int(cells.sum())
+    if total < FEWEST_EVENTS:
+        raise InputError(
+            f"label {event!r}: {total} events in the training rows of all clients, and time to event needs {FEWEST_EVENTS}; wait for "
+            "more, or name a commoner event"
+        )
+    cuts, judged_at = choose_cuts(cells, horizon)
+    replies = ask(sum_followup, event=event, cuts=json.dumps(cuts))
+    events, exposure = replies.events.sum(0), replies.exposure.sum(0)
+    if not float(events.sum()):
+        raise InputError(
+            f"label {event!r}: no event until the horizon {judged_at:g}; name a later horizon"
+        )
+    # An interval without events has the rate of half of one, so that its hazard can grow.
+    rates = judged_at * events.clamp(min=0.5) / exposure.clamp(min=1e-12)
+    kept = exposure > 0
+    return LabelRecipe(
+        **{
+            **label,
+            "horizon": judged_at,
+            "cuts": [
+                cut / judged_at
+                for cut, used in zip(cuts, kept.tolist(), strict=True)
+                if used
+            ],
+            "rates": rates[kept].tolist(),
+            "events": total,
+        }
+    )
