@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu weekly torture mutants claims verdicts papers papers-again rivals rivals-page mean-estimation mean-printed byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits rooms release test-wheel test-oldest notebooks clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu weekly torture mutants claims privacy verdicts papers papers-again rivals rivals-page mean-estimation mean-printed byzantine contribution results lint format docs sessions pictures attacks attacks-generated bench bench-check bench-peers agreement same-bits rooms release test-wheel test-oldest notebooks clean
 
 # Targets that a newcomer needs are marked by ##!, all others by ##.
 help:  ##! this list
@@ -82,6 +82,9 @@ mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes 
 
 claims: $(VENV)/.dev  ## is the answer of each embedded example stable? 21 runs of each with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims
+
+privacy: $(VENV)/.dev  ## does joining pay behind row noise, at which epsilon? generated sites and hospitals, into docs/results/privacy.md (3 minutes on a quiet core)
+	$(BIN)/python -m benchmarks.privacy
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes; finished federations are kept)
 	$(BIN)/python -m benchmarks.verdicts

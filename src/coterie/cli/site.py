@@ -78,6 +78,14 @@ def add_site_commands(jobs: Any) -> None:
         help="approve a plan that nobody has signed, for settings that lie in no kit",
     )
 
+    verdict = add_command(
+        jobs,
+        "verdict",
+        "say at the site whether joining has paid, on its own test rows; nothing leaves",
+        "site verdict",
+    )
+    verdict.add_argument("kit", help="the site's kit")
+
     log = add_command(
         jobs,
         "log",
@@ -441,6 +449,20 @@ def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
     return plan, local / SETTINGS_FILE
 
 
+def _verdict(args: argparse.Namespace) -> int:
+    from coterie.sites.approval import read_approval
+    from coterie.sites.home_verdict import verdict_lines
+    from coterie.sites.settings import SETTINGS_FILE, read_settings
+
+    _register()
+    kit = Path(args.kit)
+    settings_file = kit / "local" / SETTINGS_FILE
+    settings, approved = read_settings(settings_file), read_approval(settings_file)
+    for line in verdict_lines(approved, settings, kit / "coterie"):
+        _say(line)
+    return 0
+
+
 def _log(args: argparse.Namespace) -> int:
     from coterie.sites.approval import heads_in_words
     from coterie.sites.ledger import check_index
@@ -703,6 +725,7 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site approve": _approve,
     "site describe": _describe,
     "site log": _log,
+    "site verdict": _verdict,
     "site request": _request,
     "site join": _join,
     "site renew": _renew,

@@ -519,7 +519,8 @@ def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
 
 
 class Evaluation(NamedTuple):
-    """Rows [n], mean loss [n], metrics [n, m] and which of them are defined [n, m]; loss is 0 where there are no rows.
+    """Rows [n], mean loss [n], metrics [n, m] and which of them are defined [n, m]; loss is 0 where there are no rows, or where it is
+    not told, and then no metric is defined.
 
     No reply may hold NaN, so here and in `Shares` a number is 0 where `defined` says that it is none.
     """
@@ -548,6 +549,8 @@ def evaluate(
     columns = cohort.evaluate(x, find_metrics(metrics), part=part)
     values = torch.stack([columns[k] for k in ("n", *metrics)], dim=1)[:, 1:]
     loss, defined = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()
+    if cohort.workspace.veil is not None:  # which may tell nothing
+        loss = loss.nan_to_num(nan=0.0)
     if not bool(loss.isfinite().all()):
         name, value = next(
             pair

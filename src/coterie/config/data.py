@@ -67,6 +67,8 @@ class Tables:
             {"allergy": ["None"]}. Words that `classes` lists are values of the label anyhow.
         lists: columns whose cells hold several words, and what stands between them: {"drugs": ";"}. Each word becomes an input.
         rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
+        bounds: the least and the largest value that each column of numbers can have: {"age": [0, 120]}. They scale it, and the middle
+            stands for what is missing, so that no client tells sums of a column. Other columns of numbers are left out then.
         rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
             nobody trained with; 0 pools nothing.
         meaning: meaning of the label, in words for reports.
@@ -106,6 +108,7 @@ class Tables:
     not_missing: Mapping[str, Any] = field(default_factory=dict)
     lists: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     rare: Annotated[int, COUNT] = 0
     meaning: str | None = None
     unit: str | None = None
@@ -138,6 +141,12 @@ class Tables:
             _spellings(self.classes)
         else:
             _check_names("classes", self.classes)
+        for column, pair in self.bounds.items():
+            numbers = len(pair) == 2 and all(map(is_number, pair))
+            if not numbers or pair[0] >= pair[1]:
+                raise InputError(
+                    f"bounds of column {column!r} must be the least and the largest value, such as [0, 120]; got {pair!r}"
+                )
         _check_names("categorical", self.categorical)
         _check_names("keep", self.keep)
         by_client = (

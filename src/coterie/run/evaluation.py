@@ -250,9 +250,10 @@ class Evaluator:
                 raise
             loss = replies.loss.cpu().double()[:, None]
             values = torch.cat([loss, replies.values.cpu().double()], dim=1)
-            defined = torch.cat(
-                [torch.ones_like(loss, dtype=torch.bool), replies.defined.cpu()], dim=1
-            )
+            # Sites that hide rows in training tell neither a loss nor a metric.
+            metrics_told = replies.defined.cpu()
+            loss_told = (loss != 0) | metrics_told.any(dim=1, keepdim=True)
+            defined = torch.cat([loss_told, metrics_told], dim=1)
             clients, kinds = tuple(replies.clients), ("loss", *self._metrics)
             table = ClientMetrics(
                 number, split, clients, kinds, values.numpy(), defined.numpy()

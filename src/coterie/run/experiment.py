@@ -362,9 +362,11 @@ class Experiment:
             if not method.is_reference:
                 epsilon = spent_by(method.local, privacy.delta, self.run.rounds)
                 spent.append(f"{epsilon:.3g} for {entry.label}")
+        scaling = "" if self.data.get("bounds") else "scaling of columns, "
         return (
-            f"rows are hidden in training by noise: epsilon {', '.join(spent)}, at delta {privacy.delta:g}, for one training; seeds "
-            "and folds repeat the experiment and release nothing; scaling of columns, evaluation and choice of settings are not covered"
+            f"rows are hidden in training by noise: epsilon {', '.join(spent)}, at delta {privacy.delta:g}, for one training; on one "
+            "machine seeds and folds repeat the experiment and release nothing, at sites each training tells again, and losses stay "
+            f"there (coterie site verdict); {scaling}sizes, classes and choice of settings are not covered"
         )
 
     def build_model(self) -> Any:

@@ -30,6 +30,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
 from coterie.run.evaluation import is_evaluated
 from coterie.run.files import ALL
+from coterie.run.private_methods import ROW_SUMS
 from coterie.sites.comparisons import note_outcomes
 from coterie.sites.settings import short
 
@@ -54,6 +55,7 @@ class Allowed:
         fold: fold that is tested, `all` for a training on all rows; empty without folds. What a model says of its rows stays.
         secret: whether the plan has noise that is drawn under the site's key. Then losses and metrics of all its methods have noise,
             those of references too.
+        private: whether the plan hides rows in training ([privacy]). Then no loss, metric or difference of its models leaves.
         candidates: models of a round about which contributions ask at most; 0: they are not measured.
         every: rounds between evaluations; the first and the last round are evaluated, too.
         evaluated_parts: parts of the rows that are evaluated before the last round.
@@ -66,6 +68,7 @@ class Allowed:
     filters: tuple[Filter, ...] = ()
     fold: str = ""
     secret: bool = False
+    private: bool = False
     candidates: int = 0
     every: int = 1
     evaluated_parts: tuple[str, ...] = PARTS
@@ -81,10 +84,14 @@ class Allowed:
         noise = {
             kind for step in self.filters if is_secret(step) for kind in step.kinds
         }
-        hidden = {"own", "count", *noise, *((*LOSSES, "choice") if self.secret else ())}
+        untold = (*LOSSES, "choice") if self.secret or self.private else ()
+        hidden = {"own", "count", *noise, *untold}
         for declaration, _ in self.tasks.values():
             task = declaration.task
+            row_noise = self.private and task.name in ROW_SUMS
             for field, kind in task.kinds.items():
+                if row_noise and kind == "update":
+                    continue
                 if kind not in hidden and not (
                     kind == "other" and is_exact_fact(task.forms.get(field))
                 ):
@@ -179,6 +186,8 @@ class Allowed:
         if task in _BY_PART:
             return self.evaluations
         first = self.rounds if task == note_outcomes.name else 0
+        if self.private and task in ROW_SUMS:
+            first = 1  # the noise was made for the rounds of the plan
         return range(first, self.rounds + 1)
 
 

@@ -22,7 +22,12 @@ from coterie.sites.flare.workspace import for_owner_only
 from coterie.sites.ledger import Account
 from coterie.sites.log import entries, heads_file
 from coterie.sites.plan import Plan, parse_plan, signature_file
-from coterie.sites.price import Price, check_price, price_of
+from coterie.sites.price import (
+    Price,
+    check_epsilon_is_set,
+    check_price,
+    price_of,
+)
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
@@ -66,6 +71,11 @@ class Approved:
         """True if the plan has noise that is drawn under the site's key."""
         return any(map(is_secret, self.plan.experiment.filters))
 
+    @property
+    def private(self) -> bool:
+        """True if the plan hides rows in training."""
+        return self.plan.experiment.privacy is not None
+
     @cached_property
     def pairs(self) -> dict[str, Allowed]:
         """The rights of each training: of each method with each seed, and each fold where the plan has folds."""
@@ -89,6 +99,7 @@ class Approved:
                     filters,
                     fold,
                     self.secret,
+                    self.private,
                     candidates,
                     every=run.every(run.rounds),
                     evaluated_parts=run.evaluation.parts or PARTS,
@@ -281,6 +292,8 @@ def fits(approved: Approved, settings: SiteSettings, module: nn.Module) -> None:
         settings: settings of the site.
         module: the plan's model on the site's columns.
     """
+    if approved.private:
+        check_epsilon_is_set(settings)
     if approved.secret:
         check_price(
             approved.price(module), approved.plan.experiment.run.rounds, settings

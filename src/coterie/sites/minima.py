@@ -31,7 +31,12 @@ from coterie.data.tables.description import (
     LabelDescription,
     TableDescription,
 )
-from coterie.data.tables.recipe import TableCohort, describe_table, moments
+from coterie.data.tables.recipe import (
+    TableCohort,
+    describe_table,
+    moments,
+    scale_of_bounds,
+)
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.tables import description_options, left_out, table_settings
 
@@ -178,7 +183,9 @@ def public_description(table: Table, options: Mapping[str, Any]) -> TableDescrip
 
 
 def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
-    """Columns whose sums the plan needs: those of numbers that it does not leave out, and a label to regress on."""
+    """Columns whose sums the plan needs: those of numbers that it does not leave out, and a label to regress on; none with bounds."""
+    if options.get("bounds"):
+        return set()
     numbers = {
         name
         for name, column in table.columns.items()
@@ -242,9 +249,27 @@ def recipe_fits(
                 f"the recipe uses column {name[:40]!r} otherwise than the approved plan"
             )
         if column["kind"] == "number":
-            _scale_fits(column, name, table, rows)
+            _scale_as_planned(column, name, table, options, rows)
     if "scale" in label:
-        _scale_fits(label, label["column"], table, rows)
+        _scale_as_planned(label, label["column"], table, options, rows)
+
+
+def _scale_as_planned(
+    scaled: Mapping[str, Any],
+    name: str,
+    table: Table,
+    options: Mapping[str, Any],
+    rows: int,
+) -> None:
+    """Raise `RefusedError` for another scale than that of the plan's bounds, or, without bounds, than its sums allow."""
+    bounds = options.get("bounds")
+    if not bounds:
+        return _scale_fits(scaled, name, table, rows)
+    told = (scaled["mean"], scaled["scale"])
+    if name not in bounds or told != scale_of_bounds(*bounds[name]):
+        raise RefusedError(
+            f"the recipe scales column {name[:40]!r} otherwise than by the bounds of the approved plan"
+        )
 
 
 def _values_fit(

@@ -219,9 +219,29 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
             f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
         )
     _check_filters(experiment, path)
+    _check_privacy(experiment, path)
     if type(experiment.engine) is not InProcess:
         raise InputError(f"{path}: [engine] does not go with [deploy]; drop it")
     return experiment
+
+
+def _check_privacy(experiment: Experiment, path: Path) -> None:
+    """Raise `InputError` for what a plan with [privacy] would tell beside its noise."""
+    if experiment.privacy is None:
+        return
+    if not experiment.privacy.row_noise(1).noise_multiplier:
+        raise InputError(
+            f"{path}, [privacy]: without noise it hides nothing at sites; give epsilon, such as epsilon = 2"
+        )
+    if experiment.filters or experiment.run.contribution is not None:
+        raise InputError(
+            f"{path}: [privacy] hides rows in training alone; leave out filters and run.contribution"
+        )
+    if not experiment.data.get("bounds"):
+        raise InputError(
+            f"{path}, [data]: [privacy] tells no sums of columns; say bounds = {{ age = [0, 120], ... }}, the least and the largest "
+            "value that each column of numbers can have"
+        )
 
 
 def _check_filters(experiment: Experiment, path: Path) -> None:

@@ -22,6 +22,7 @@ from torch import nn
 from coterie.base.privacy import epsilon_of, usual_delta
 from coterie.base.vector import Layout
 from coterie.compute.metrics import evaluate
+from coterie.config.local import LocalSGD
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Limits
@@ -29,6 +30,7 @@ from coterie.contract.task import Task
 from coterie.contract.wire import Ask, Context
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
+from coterie.run.private_methods import ROW_SUMS
 from coterie.sites.allowed import Allowed, RefusedError, is_exact_fact, is_secret
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD
@@ -91,6 +93,20 @@ def squared_mu_of_update(filters: tuple[Filter, ...]) -> float:
     return (2 * bound) ** 2 / variance if variance else math.inf
 
 
+def squared_mu_of_training(
+    task: Task[Any], arguments: Mapping[str, Any]
+) -> float | None:
+    """The square of the mu of an update that local training behind row noise makes; None for any other."""
+    local = arguments.get("local")
+    if task.name not in ROW_SUMS or not isinstance(local, LocalSGD):
+        return None
+    if local.private is None:
+        return None
+    multiplier = local.private.noise_multiplier
+    # Each step is an event of mu 1 / multiplier; on all rows an epoch is one step.
+    return local.steps.count / multiplier**2 if multiplier else math.inf
+
+
 def events_of(
     allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any], layout: Layout
 ) -> Iterator[tuple[str, int]]:
@@ -102,11 +118,14 @@ def events_of(
         form = task.forms.get(field)
         if kind in ("own", "count") or (kind == "other" and is_exact_fact(form)):
             continue
+        if allowed.private and kind in (*LOSSES, "choice"):
+            continue  # nothing is told of it
         entries = _entries(task, field, arguments, layout)
         if kind in VECTORS:
+            hidden = kind in noisy_kinds or squared_mu_of_training(task, arguments)
             yield (
                 ("update", max(1, entries // max(1, layout.size)))
-                if kind in noisy_kinds
+                if hidden
                 else ("exact", 1)
             )
         elif kind in (*LOSSES, "choice") and allowed.secret:
@@ -149,11 +168,20 @@ def squared_mu(
     """The square of the mu of the reply to one request."""
     total = 0.0
     for what, count in events_of(allowed, task, arguments, layout):
-        each = {"update": squared_mu_of_update(allowed.filters), "number": 1.0}.get(
-            what, math.inf
-        )
+        each = {
+            "update": _squared_mu_of_vector(allowed, task, arguments),
+            "number": 1.0,
+        }.get(what, math.inf)
         total += count * each
     return total
+
+
+def _squared_mu_of_vector(
+    allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any]
+) -> float:
+    """The square of the mu of one update, by its row noise or else by the filters of the plan."""
+    by_rows = squared_mu_of_training(task, arguments)
+    return squared_mu_of_update(allowed.filters) if by_rows is None else by_rows
 
 
 def noisy_numbers_of_comparison() -> int:
@@ -190,15 +218,15 @@ def price_of(
             for what, count in events_of(allowed, declaration.task, arguments, layout):
                 if what == "update":
                     updates += count * requests
-                    updates_squared += (
-                        count * requests * squared_mu_of_update(allowed.filters)
-                    )
+                    each = _squared_mu_of_vector(allowed, declaration.task, arguments)
+                    updates_squared += count * requests * each
                 elif what == "number":
                     numbers += count * requests
                 elif not exact:
                     exact = f"{declaration.task.name.rpartition(':')[2]} of {pair}"
-    is_secret_plan = any(allowed.secret for allowed in pairs.values())
-    if is_secret_plan:
+    private = any(allowed.private for allowed in pairs.values())
+    is_secret_plan = any(allowed.secret for allowed in pairs.values()) or private
+    if is_secret_plan and not private:
         numbers += comparisons * plan.deployment.runs * noisy_numbers_of_comparison()
     return Price(is_secret_plan, updates, updates_squared, numbers, exact)
 
@@ -228,6 +256,15 @@ def price_in_words(
     if price.exact:
         yield f"          and mu is infinite, since {price.exact} tells something without noise"
     yield f"          told so far, under all plans: mu {told_so_far:.3g}; not in mu: sums, numbers of rows, shares of classes"
+
+
+def check_epsilon_is_set(settings: SiteSettings) -> None:
+    """Raise `RefusedError` for a plan with [privacy] where no person at the site has said how much it may tell."""
+    if settings.epsilon is None:
+        raise RefusedError(
+            "the plan hides rows by [privacy], and no person at this site has said how much it gives for the life of its log; write "
+            "epsilon = 2, or as much as it shall be, into [site] of coterie.toml"
+        )
 
 
 def check_epsilon(

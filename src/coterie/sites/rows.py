@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,11 +68,18 @@ from coterie.sites.minima import (
 from coterie.sites.own_model import OwnModel
 from coterie.sites.price import (
     Price,
+    check_epsilon_is_set,
     check_price,
     noisy_numbers_of_comparison,
     squared_mu,
 )
-from coterie.sites.secret_noise import KeyedVeil, site_key, under_key
+from coterie.sites.secret_noise import (
+    KeyedVeil,
+    SilentVeil,
+    keyed_normal,
+    site_key,
+    under_key,
+)
 from coterie.sites.settings import SiteSettings, matches, most_mu, short
 from coterie.sites.tables import (
     TABLE_TASKS,
@@ -143,7 +151,9 @@ class SiteRows:
 
     @property
     def _veil(self) -> KeyedVeil | None:
-        """Return what hides losses and metrics, if the plan has secret noise."""
+        """Return what hides losses and metrics, if the plan has noise."""
+        if self.approved.private:
+            return SilentVeil(self._key)
         return KeyedVeil(self._key) if self.approved.secret else None
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,6 +298,8 @@ class SiteRows:
             raise RefusedError(
                 f"a message with a model has no field {unknown[0][:40]!r}; the plan says the rest"
             )
+        if self.approved.private:
+            check_epsilon_is_set(self.settings)
         allowed = self._rights_of(message["pair"])
         dealt = self._deal(self.clients, allowed)
         sites, run = (
@@ -332,6 +344,8 @@ class SiteRows:
         )
         workspace.fewest_rows = self.settings.minimum_batch
         workspace.veil = self._veil
+        if self.approved.private:
+            workspace.secret_normal = partial(keyed_normal, self._key)
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
         sent = {
@@ -538,6 +552,10 @@ class SiteRows:
     def _answer_about_pair(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
         """The errors of a comparison that the plan makes, over all of its seeds."""
         arguments = ask.arguments
+        if self.approved.private:
+            raise RefusedError(
+                "the plan hides rows, so differences between methods stay here; a person there reads them by coterie site verdict"
+            )
         if (
             arguments.get("method"),
             arguments.get("other"),

@@ -253,6 +253,20 @@ class KeyedVeil:
         )
 
 
+class SilentVeil(KeyedVeil):
+    """Tells no loss and no metric: where rows are hidden in training, what a model says of them stays at the site."""
+
+    def metric(self, name: str, value: float, reach: float, model: Tensor) -> float:
+        """Return NaN, whatever the loss or the metric."""
+        return nan
+
+
+def keyed_normal(key: bytes, content: bytes, count: int) -> NDArray[np.float64]:
+    """N(0, 1) [count] that follows from a site's key and some content: the same is told again with the same noise."""
+    stream = hmac.new(key, b"row noise" + content, hashlib.sha256).digest()
+    return _normal(stream, count)
+
+
 def _normal(stream: bytes, count: int) -> NDArray[np.float64]:
     """N(0, 1) [count] from the bytes that SHAKE-256 makes of `stream`, by the method of Box and Muller.
 

@@ -111,6 +111,7 @@ def settings_of_file(settings: Tables, table: Table, site: str) -> Tables:
         missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
         not_missing={c: w for c, w in fitted.not_missing.items() if c in table.columns},
         lists={c: sign for c, sign in fitted.lists.items() if c in table.columns},
+        bounds={c: pair for c, pair in fitted.bounds.items() if c in table.columns},
     )
 
 

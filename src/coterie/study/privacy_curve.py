@@ -16,7 +16,7 @@ from coterie.run.private_methods import noisy_local
 
 METHODS = ("local", "fedavg", "fedavg+bias")
 """A bias is tuned at home, where nothing is told of it, and costs validation rows."""
-ROUNDS = 30
+ROUNDS = 20
 LOCAL = {"lr": 1.0, "steps": 1, "batch_size": "all"}
 """One step a round: each step costs noise, and several between averages let clients drift apart."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -36,6 +36,7 @@ from coterie.data.tables.recipe import (
     LabelRecipe,
     Recipe,
     describe,
+    scale_of_bounds,
 )
 
 FEW_NUMBERS = 20
@@ -110,6 +111,7 @@ def draft_recipe(
         ("missing", settings.missing),
         ("not_missing", settings.not_missing),
         ("lists", settings.lists),
+        ("bounds", settings.bounds),
     ):
         for column in named:
             with guard():
@@ -144,6 +146,12 @@ def draft_recipe(
                 said = f"survival: the time beside {settings.label}, known only afterwards; an event counts whenever it was"
                 of_event = f'time = "{column}", event = "{settings.label}" predict when, and keep uses it'
                 spec, notes = None, [f"{said}; {of_event}"]
+            if spec is not None and spec["kind"] == "number" and settings.bounds:
+                if column in settings.bounds:
+                    bounds = scale_of_bounds(*settings.bounds[column])
+                    spec["mean"], spec["scale"] = bounds
+                else:
+                    spec, notes = None, ["without bounds; bounds uses it"]
             if spec is not None:
                 columns.append(spec)
             for note in notes:
@@ -154,6 +162,8 @@ def draft_recipe(
     )  # as it stays where the guard keeps what is wrong with it
     with guard():
         label = _label(clients, settings)
+        if label["task"] == "regression" and settings.bounds:
+            _scale_label(label, settings.bounds)
         about_label = [
             f"label {settings.label}: {remark}"
             for remark in _remarks_on_classes(label, clients, settings)
@@ -180,6 +190,16 @@ def draft_recipe(
     if settings.not_missing:
         draft["not_missing"] = {k: list(v) for k, v in settings.not_missing.items()}
     return draft
+
+
+def _scale_label(label: LabelRecipe, bounds: Mapping[str, Sequence[float]]) -> None:
+    """Scale a label to regress on by its bounds. Raises `InputError` where columns have bounds and it has none."""
+    name = label["column"]
+    if name not in bounds:
+        raise InputError(
+            f"bounds names no label, and {name!r} is a number; give bounds.{name} = [LEAST, LARGEST]"
+        )
+    label["mean"], label["scale"] = scale_of_bounds(*bounds[name])
 
 
 def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
@@ -597,6 +617,8 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     """
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
     label, names = draft["label"], [c["name"] for c in numbers]
+    if any("scale" in column for column in numbers) or "scale" in label:
+        return _with_features(draft, draft["columns"], draft["notes"])
     schema = [*names, label["column"]] if label["task"] == "regression" else names
     replies = ask(recipe.moments, schema=json.dumps(schema))
     count = replies.counts.sum(0)
@@ -631,31 +653,31 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
         else []
     )
     notes += _mostly_missing(numbers, replies.counts, draft)
+    questions = recipe.ask_about_units(schema, replies, list(draft["training_rows"]))
+    return _with_features(draft, columns, [*questions, *draft["notes"], *notes])
+
+
+def _with_features(
+    draft: Draft, columns: list[ColumnRecipe], notes: list[str]
+) -> Recipe:
+    """The recipe of a draft whose columns have their scales."""
     if not columns:
-        raise InputError(
-            f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}"
-        )
-    features = [
-        name
-        for c in columns
-        for name in (
-            [c["name"]]
-            if c["kind"] == "number"
-            else [f"{c['name']}={v}" for v in c["categories"]]
-        )
-    ]
+        raise InputError(f"no column is left to learn from; {'; '.join(notes)}")
+    features = []
+    for column in columns:
+        name = column["name"]
+        if column["kind"] == "number":
+            features.append(name)
+        else:
+            features += [f"{name}={value}" for value in column["categories"]]
     fitted: Recipe = {
         "version": draft["version"],
-        "label": label,
+        "label": draft["label"],
         "columns": columns,
         "features": features,
         "missing": draft["missing"],
         "rename": draft["rename"],
-        "notes": [
-            *recipe.ask_about_units(schema, replies, list(draft["training_rows"])),
-            *draft["notes"],
-            *notes,
-        ],
+        "notes": notes,
     }
     if "not_missing" in draft:
         fitted["not_missing"] = draft["not_missing"]

@@ -1,0 +1,84 @@
+"""A plan with [privacy] on NVIDIA FLARE: jobs and restarts of sites have one epsilon, and people there read their verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie.base.privacy import epsilon_of
+from coterie.sites.ledger import Account
+from deployment import HOSPITALS, deployed
+
+pytest.importorskip(
+    "nvflare",
+    reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines",
+)
+pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
+
+ROUNDS, DELTA = 2, 1e-4
+PRIVATE = f"""
+[[methods]]
+name = "local"
+
+[[methods]]
+name = "fedavg"
+
+[privacy]
+epsilon = 1.0
+delta = {DELTA}
+"""
+BOUNDS = """bounds = { age = [20, 90], sex = [0, 1], trestbps = [80, 220], chol = [80, 610],
+  fbs = [0, 1], thalach = [60, 220], exang = [0, 1], oldpeak = [-3, 7] }
+"""
+
+
+def private_plan(deployment, path):
+    """Write the deployment's plan, which may run three times, with noise by row and bounds."""
+    text = deployment.plan.read_text()
+    head, rest = text.split("[[methods]]", 1)
+    head = head.replace('drop = ["ca"', f'{BOUNDS}drop = ["ca"')
+    head = head.replace("steps = 5", "steps = 1")
+    text = f"{head}{PRIVATE}\n[run]{rest.split('[run]', 1)[1]}"
+    path.write_text(f'{text}kits = "{deployment.kits}"\n')
+    for name in HOSPITALS:
+        deployment.settings(name, epsilon=1.0, delta=DELTA)
+        deployment.approve(name, path)
+    return path
+
+
+@pytest.mark.promise("an epsilon")
+@pytest.mark.promise("noise by row")
+def test_a_second_job_and_a_restart_tell_nothing_more(tmp_path):
+    with deployed(tmp_path / "made", methods=PRIVATE, rounds=ROUNDS) as deployment:
+        plan = private_plan(deployment, tmp_path / "plan.toml")
+        first = tmp_path / "first"
+        done = deployment.coterie("submit", plan, "--out", first, "--no-report")
+        assert "epsilon 1 for fedavg" in " ".join(done.stdout.split())
+        rows = json.loads((first / "summary.json").read_text())
+        assert rows
+        assert all(row["loss"] is None for row in rows)
+        said = deployment.coterie("site", "verdict", deployment.kits / "hungary")
+        assert "fedavg against local" in said.stdout
+        logs = [
+            Path(deployment.kits / name / "local" / "asks.jsonl") for name in HOSPITALS
+        ]
+        for log in logs:
+            assert epsilon_of(Account(log).mu, DELTA) == pytest.approx(1.0)
+
+        deployment.stop("hungary")
+        deployment.start("hungary")
+        deployment.approve("hungary", plan)
+        # Another run begins at the same model, whose answer is the same again and free; what comes of it is new and does not leave.
+        changed = plan.read_text().replace("rounds = 2", "rounds = 3")
+        plan.write_text(changed)
+        for name in HOSPITALS:
+            deployment.approve(name, plan)
+        again = deployment.coterie(
+            "submit", plan, "--out", tmp_path / "second", "--no-report", check=False
+        )
+        assert again.returncode == 1
+        assert "[site] epsilon" in again.stderr
+        for log in logs:
+            assert epsilon_of(Account(log).mu, DELTA) == pytest.approx(1.0)
