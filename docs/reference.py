@@ -30,8 +30,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Callbacks": ("Callback", "EarlyStopping", "TensorBoard", "MLflow", "WandB"),
     "Filters and attacks": ("Filter", "Clip", "GaussianNoise", "TopK", "Attack", "attacks"),
     "Write a method": (
-        "Method", "task", "Federation", "Cohort", "Form", "Update", "Gradient", "Gap", "PerClient", "options", "wire_type", "move",
-        "Rng", "register", "testing",
+        "Method", "task", "Federation", "Cohort", "Personal", "Step", "Layout", "Form", "Update", "OwnModel", "Gradient", "Gap",
+        "PerClient", "options", "wire_type", "move", "Rng", "register", "testing",
     ),
     "Solvers": ("solvers",),
     "Theory": ("theory",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -17,16 +18,18 @@ pytestmark = pytest.mark.programs
 
 NAMES = {
     "method": "fedalign",
+    "personal": "fedas",
     "filter": "qsgd",
     "sampler": "stratified",
     "metric": "mcc",
     "dataset": "rings",
     "engine": "one-by-one",
 }
-"""The folder of each package, which is its kind, and the name that it brings."""
+"""The folder of each package, which says its kind, and the name that it brings; `personal` is a method with layers of clients' own."""
 
 PYTHON = {
     "method": 'run = ct.fit("fedalign", clients, model, 2)',
+    "personal": 'run = ct.fit("fedas", clients, ct.models.MLP(), 2)',
     "filter": 'run = ct.fit("fedavg", clients, model, 2, filters=["qsgd"])',
     "sampler": 'run = ct.fit("fedavg", clients, model, 2, local=ct.LocalSGD(sampler="stratified"))',
     "metric": 'run = ct.fit("fedavg", clients, model, 2, settings=ct.RunSettings(metrics=("mcc",)))',
@@ -35,6 +38,7 @@ PYTHON = {
 }
 TOML = {
     "method": '[[methods]]\nname = "fedalign"\npriority = ["cleveland"]\n',
+    "personal": '[model]\nname = "mlp"\n[[methods]]\nname = "fedas"\nweight = 0.5\n',
     "filter": '[[filters]]\nname = "qsgd"\nlevels = 15\n',
     "sampler": '[local]\nsampler = "stratified"\n',
     "metric": '[run]\nmetrics = ["mcc"]\n',
@@ -43,6 +47,7 @@ TOML = {
 }
 COMMAND = {
     "method": ["--methods", "fedalign", "--set", "fedalign.priority=cleveland"],
+    "personal": ["--methods", "fedas", "--model", "mlp"],
     "filter": ["--set", "filters=qsgd"],
     "sampler": ["--set", "local.sampler=stratified"],
     "metric": ["--metrics", "mcc"],
@@ -106,6 +111,16 @@ def test_a_package_is_one_module_beside_its_pyproject(kind):
     assert len(files) == 2
 
 
+def test_a_method_with_layers_of_clients_own_needs_public_names_alone():
+    tree = ast.parse((PACKAGES / "personal" / "fedas.py").read_text(encoding="utf-8"))
+    imported = [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]  # fmt: skip
+    assert imported == [
+        "from typing import NamedTuple",
+        "import torch",
+        "import coterie as ct",
+    ]
+
+
 @each_kind
 def test_show_explains_what_a_package_brings(kind, python):
     described = json.loads(python("-m", "coterie", "show", NAMES[kind], "--json"))
@@ -117,8 +132,9 @@ def test_show_explains_what_a_package_brings(kind, python):
 
 @each_kind
 def test_the_contract_of_its_kind_takes_it(kind, python):
+    check = "method" if kind == "personal" else kind
     assert python(
-        "-c", f"import coterie.testing as t; print(t.check_{kind}({NAMES[kind]!r}))"
+        "-c", f"import coterie.testing as t; print(t.check_{check}({NAMES[kind]!r}))"
     )
 
 
@@ -156,7 +172,7 @@ def test_a_file_takes_its_name(kind, python, tmp_path):
 @each_kind
 def test_the_command_takes_its_name(kind, python, tmp_path):
     data = "rings" if kind == "dataset" else "heart-disease"
-    methods = [] if kind == "method" else ["--methods", "fedavg"]
+    methods = [] if "--methods" in COMMAND[kind] else ["--methods", "fedavg"]
     python(
         "-m",
         "coterie",

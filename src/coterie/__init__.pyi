@@ -63,10 +63,13 @@ from coterie.base.heads import Hazards as Hazards
 from coterie.base.label_form import LabelForm as LabelForm
 from coterie.base.rng import Rng as Rng
 from coterie.base.rows import Part as Part
+from coterie.base.vector import Layout as Layout
 from coterie.base.vector import move as move
 from coterie.compute import metrics as metrics
 from coterie.compute.cohort import Cohort as Cohort
 from coterie.compute.local_training import Quadratic as Quadratic
+from coterie.compute.local_training import Step as Step
+from coterie.compute.personal import Personal as Personal
 from coterie.config.local import Epochs as Epochs
 from coterie.config.local import LocalSGD as LocalSGD
 from coterie.config.local import RowNoise as RowNoise
@@ -88,6 +91,7 @@ from coterie.contract.method import Sampler as Sampler
 from coterie.contract.task import Form as Form
 from coterie.contract.task import Gap as Gap
 from coterie.contract.task import Gradient as Gradient
+from coterie.contract.task import OwnModel as OwnModel
 from coterie.contract.task import Update as Update
 from coterie.contract.task import task as task
 from coterie.contract.wire import PerClient as PerClient

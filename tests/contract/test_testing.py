@@ -33,6 +33,11 @@ def test_every_method_keeps_the_laws_of_methods(case):
     assert {"seed", "resume", "names", "sends"} < set(laws)
 
 
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "fedbn"])
+def test_methods_whose_clients_keep_layers_have_a_model_with_layers(name):
+    assert set(testing.check_method(name).values()) == {""}
+
+
 @pytest.mark.parametrize("name", FILTERS)
 def test_every_filter_keeps_the_laws_of_filters(name):
     assert set(testing.check_filter(name).values()) == {""}

@@ -115,7 +115,7 @@ def test_a_lost_local_model_is_replaced_by_the_global_one(monkeypatch):
 def test_moon_needs_a_linear_layer(workers):
     with pytest.raises(
         InputError,
-        match="MOON compares the inputs of the last linear layer, and this model calls none",
+        match="inputs of the last linear layer, and this model calls none",
     ):
         run(MOON(MINI), segmentation(), workers=workers)
 

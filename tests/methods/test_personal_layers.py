@@ -28,7 +28,7 @@ WHOLE = LocalSGD(lr=0.25, steps=Steps(1), batch_size=None)
 
 MUTANTS = {
     "fedper": [
-        ("algorithms/personal_layers.py", "cohort.state(OWN, x[entries]).or_else(x[entries])", "x[entries]"),
+        ("compute/personal.py", "kept.or_else(x[self.own])", "x[self.own]"),
         ("algorithms/personal_layers.py", "models = cohort.train(start, local)", "models = start"),
     ],
     "fedrep": [

@@ -31,17 +31,13 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from coterie.base.errors import InputError
 from coterie.base.rng import Rng
-from coterie.base.vector import shift, unflatten
+from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.local_training import Step
 from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
@@ -69,72 +65,21 @@ def contrastive_update(
     had = rounds >= 0
     if not mu:
         return ContrastiveUpdate(cohort.updates(x, local), cohort.sizes, had)
-    with _representations(cohort.workspace.model) as representations:
-        trained = cohort.train(
-            x,
-            local,
-            penalty=_contrast(cohort, x, previous, representations, mu, temperature),
-        )
-    cohort.keep("moon", trained)
-    return ContrastiveUpdate(trained - x, cohort.sizes, had)
-
-
-@contextmanager
-def _representations(model: nn.Module) -> Iterator[list[Tensor]]:
-    """A list that holds, after a forward pass, the input of the linear layer that was called last."""
-    representations: list[Tensor] = []
-
-    def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        representations[:] = [inputs[0].flatten(1)]
-
-    hooks = [
-        m.register_forward_pre_hook(note)
-        for m in model.modules()
-        if isinstance(m, nn.Linear)
-    ]
-    try:
-        yield representations
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _contrast(
-    cohort: Cohort,
-    x: Tensor,
-    previous: Tensor,
-    representations: list[Tensor],
-    mu: float,
-    temperature: float,
-) -> Callable[[Step], Tensor]:
-    """Mu times the contrastive loss (Eq. 20) of a step."""
-
-    def at(step: Step, vector: Tensor) -> Tensor:
-        # The two other models only say where to go: no gradient and no statistics of batch norm come from them.
-        step.model.eval()
-        with torch.no_grad():
-            torch.func.functional_call(
-                step.model, unflatten(vector, cohort.layout), (step.inputs,)
-            )
-        cohort.workspace.train(True)
-        cohort.spent["row_losses"] += len(step.labels)
-        return representations[0]
 
     def penalty(step: Step) -> Tensor:
-        if not representations:
-            raise InputError(
-                "MOON compares the inputs of the last linear layer, and this model calls none; end it with torch.nn.Linear"
-            )
-        z = representations[0]
+        z = step.features
         near_global, near_previous = (
-            functional.cosine_similarity(z, at(step, v))
+            functional.cosine_similarity(z, step.features_of(v))
             for v in (x, previous[step.client])
         )
+        # Mu times the contrastive loss (Eq. 20).
         return (
             mu * functional.softplus((near_previous - near_global) / temperature).mean()
         )
 
-    return penalty
+    trained = cohort.train(x, local, penalty=penalty)
+    cohort.keep("moon", trained)
+    return ContrastiveUpdate(trained - x, cohort.sizes, had)
 
 
 class State(NamedTuple):

@@ -46,7 +46,7 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
-from coterie.contract.task import Model, OneModel, OneUpdate, task
+from coterie.contract.task import OneModel, OneUpdate, OwnModel, task
 
 
 class MetaUpdate(NamedTuple):
@@ -58,7 +58,7 @@ class MetaUpdate(NamedTuple):
 class Adapted(NamedTuple):
     """A model of its own for each client [n, d + b]."""
 
-    model: Model
+    model: OwnModel
 
 
 @task

@@ -47,7 +47,6 @@ from torch import Tensor
 
 from coterie.base.layers import (
     is_personal_setting,
-    personal_entries,
     shared_entries,
     shared_layout,
 )
@@ -105,13 +104,9 @@ def shared_update(
     trains_head: bool,
 ) -> SharedUpdate:
     """Local training from the shared entries of x and the client's own; first on these alone for `head_steps`, if that is a number."""
-    shared = shared_entries(cohort.layout, personal, norms)
-    is_shared = (
-        torch.zeros(cohort.layout.size, dtype=torch.bool)
-        .index_fill_(0, shared, True)
-        .to(x.device)
-    )
-    start = _own_models(cohort, x, personal, norms)
+    layers = cohort.personal(personal, norms=norms, key=OWN)
+    shared, is_shared = layers.shared, layers.is_shared
+    start = layers.models(x)
     if not trains_head:
         return SharedUpdate(
             cohort.updates(start, local, moving=is_shared)[:, shared], cohort.sizes
@@ -127,14 +122,14 @@ def shared_update(
             else start
         )
         models = cohort.train(tuned, local, moving=is_shared)
-    cohort.keep(OWN, models[:, personal_entries(cohort.layout, personal, norms)])
+    layers.keep(models)
     return SharedUpdate((models - start)[:, shared], cohort.sizes)
 
 
 @task
 def put_together(cohort: Cohort, *, x: OneModel, personal: Any, norms: str) -> OwnModel:
     """The model that each client uses: the shared entries of x and its own."""
-    return OwnModel(_own_models(cohort, x, personal, norms))
+    return OwnModel(cohort.personal(personal, norms=norms, key=OWN).models(x))
 
 
 @task
@@ -146,13 +141,6 @@ def tune_whole(
         return OwnModel(x.expand(len(cohort.names), -1))
     counting = cohort if cohort.round == 0 else cohort.without_billing()
     return OwnModel(counting.train(x, replace(local, steps=Steps(tune_steps))))
-
-
-def _own_models(cohort: Cohort, x: Tensor, personal: Any, norms: str) -> Tensor:
-    entries = personal_entries(cohort.layout, personal, norms)
-    models = x.expand(len(cohort.names), -1).clone()
-    models[:, entries] = cohort.state(OWN, x[entries]).or_else(x[entries])
-    return models
 
 
 class State(NamedTuple):

@@ -88,6 +88,14 @@ class Layout:
         norms: name of each module that normalises, and whether it is a batch norm.
         layers: names of the modules that have trainable parameters, in the order of the forward pass where that can be traced, else as
             the model registers them.
+
+    >>> from torch import nn
+    >>> import coterie as ct
+    >>> layout = ct.Layout.of(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    >>> layout.dim, layout.size  # d and d + b: batch norm has a mean and a variance of two features
+    (12, 16)
+    >>> [name for name, _ in layout.parameters], layout.norms
+    (['0.weight', '0.bias', '1.weight', '1.bias'], (('1', True),))
     """
 
     parameters: tuple[tuple[str, torch.Size], ...]

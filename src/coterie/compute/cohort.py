@@ -23,12 +23,14 @@ from coterie.base.rows import Inputs, check_plain, take
 from coterie.base.vector import LASTING, trim_heap
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import CohortRows, answers_of
+from coterie.compute.features import capture, captured
 from coterie.compute.local_training import (
     LocalTraining,
     StepBatches,
     TrainOptions,
     of_client,
 )
+from coterie.compute.personal import Personal
 from coterie.compute.workspace import Workspace
 from coterie.config.local import LocalSGD
 from coterie.contract.filters import apply_filters
@@ -63,6 +65,7 @@ class Cohort(CohortRows):
             x: Model [d + b], or one per client [n, d + b].
             local: Settings; the learning rate is that of the present round.
             penalty: Added to the loss of every step: `Quadratic` or a function of the `Step`.
+            layer: Name of the module whose outputs are the features of a `Step`; default: the inputs of the last linear layer.
             correction: Added to every step's gradient, [d] or [n, d].
             sampler: Chooses the rows of every step; `local.sampler` if None.
             gradient_rule: Replaces the plain gradient of a step.
@@ -90,6 +93,51 @@ class Cohort(CohortRows):
         if local.sampler is None:
             return LocalTraining(self, starts[0], local).updates_from(starts)
         return torch.stack([self.updates(start, local) for start in starts], dim=1)
+
+    def personal(
+        self,
+        layers: str | tuple[str, ...],
+        *,
+        norms: str = "batch",
+        key: str = "personal",
+    ) -> Personal:
+        """Choose the layers that each client keeps for itself.
+
+        Args:
+            layers: "head": the layer that a forward pass uses last; "norm": the layers that normalise; or patterns of names of tensors
+                or of their modules, such as ("encoder.*",). Buffers go with their layer.
+            norms: With "norm", "batch" for batch norm alone, or "all" for group and layer norm, too.
+            key: Name in the client's memory; without `/`.
+
+        Raises:
+            InputError: Nothing would be personal, or nothing shared.
+        """
+        return Personal.of(self, layers, norms, key)
+
+    @torch.no_grad()
+    def features(
+        self, x: Tensor, layer: str | None = None, *, part: str = "train"
+    ) -> list[Tensor]:
+        """Representations of rows by models that evaluate.
+
+        Args:
+            x: Model [d + b], or one per client [n, d + b].
+            layer: Name of the module whose outputs they are; None: the inputs of the linear layer that is called last.
+            part: `train`, `validation` or `test`.
+
+        Returns:
+            Of each client [rows, k], in the order of its rows, as `labels` has them.
+
+        Raises:
+            InputError: There is no such layer, or a client has no such rows.
+        """
+        pieces: list[list[Tensor]] = [[] for _ in self.names]
+        with capture(self.workspace.model, layer) as found:
+            for i, inputs, labels in self.chunks(x, part, None, "round", "eval"):
+                self.workspace.model(inputs)
+                pieces[i].append(captured(found).clone())
+                self.spent["row_losses"] += len(labels)
+        return [torch.cat(of_client) for of_client in pieces]
 
     def without_billing(self) -> Cohort:
         """The same clients, for work that is not counted: looking at a model is not part of a method's work."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError, cut
 from coterie.base.rng import Generators, batches
 from coterie.base.rows import Inputs, row_size, take
-from coterie.base.vector import WIDE, trim_heap
+from coterie.base.vector import WIDE, trim_heap, unflatten
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
+from coterie.compute.features import capture, captured
 from coterie.compute.kernels import Batched, Feed, StepRule
 from coterie.compute.optimisers import State, make_stepper
 from coterie.compute.row_noise import PrivateRows, check_private
@@ -65,14 +67,62 @@ class Quadratic:
         return lr * self.mu * (start if self.anchor is None else self.anchor)
 
 
-class Step(NamedTuple):
-    """One local step, as a penalty of the user's own sees it."""
+@dataclass(frozen=True)
+class Step:
+    """One local step, as a penalty of the user's own sees it.
+
+    Attributes:
+        outputs: of the model that is trained, for the rows of the step.
+        inputs: these rows, as the model takes them.
+        labels: their labels.
+        client: position of the client in the cohort.
+        model: the module that is trained.
+
+    >>> from typing import NamedTuple
+    >>> import coterie as ct
+    >>> Reply = NamedTuple("Reply", [("delta", ct.Update)])
+    >>> @ct.task
+    ... def small_features(cohort, *, x, local, weight) -> Reply:
+    ...     def penalty(step: ct.Step):
+    ...         return weight * (step.features - step.features_of(x)).square().mean()
+    ...     return Reply(cohort.updates(x, local, penalty=penalty))
+    >>> model = nn.Sequential(nn.Linear(15, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> engine = ct.InProcess().open(ct.data.load("heart-disease"), model, "auto")
+    >>> federation = ct.Federation(engine, engine.clients)
+    >>> ask = {"x": engine.x, "local": ct.LocalSGD()}
+    >>> free, near = (federation.ask(engine.clients, small_features, weight=w, **ask).delta for w in (0.0, 10.0))
+    >>> bool(near[:, :64].norm() < free[:, :64].norm())  # the first layer makes the features
+    True
+    >>> engine.close()
+    """
 
     outputs: Tensor
     inputs: Any
     labels: Tensor
     client: int
     model: nn.Module
+    _found: list[Tensor]
+    _cohort: CohortRows
+
+    @property
+    def features(self) -> Tensor:
+        """Representations [rows, k] of these rows by the model that is trained, with their gradient; `layer` of `train` says which."""
+        return captured(self._found)
+
+    def features_of(self, x: Tensor) -> Tensor:
+        """Representations [rows, k] of these rows by another model [d + b], which evaluates; nothing of it is trained."""
+        workspace = self._cohort.workspace
+        # No statistics of batch norm move, and what the model that is trained has given stays.
+        own = list(self._found)
+        self.model.eval()
+        with torch.no_grad():
+            vectors = unflatten(x, self._cohort.layout)
+            torch.func.functional_call(self.model, vectors, (self.inputs,))
+        workspace.train(True)
+        self._cohort.spent["row_losses"] += len(self.labels)
+        other = captured(self._found)
+        self._found[:] = own
+        return other
 
 
 Penalty = Quadratic | Callable[[Step], Tensor]
@@ -91,6 +141,7 @@ class TrainOptions(TypedDict, total=False):
     sampler: Sampler | None
     gradient_rule: GradientRule | None
     purpose: str
+    layer: str | None
     steps: Sequence[int] | None
     moving: Tensor | None
     weight_decays: Sequence[float] | None
@@ -247,6 +298,8 @@ class LocalTraining:
             options.get("purpose", "train"),
         )
         self._steps, self._moving = options.get("steps"), options.get("moving")
+        self._layer = options.get("layer")
+        self._found: list[Tensor] = []
         self._decays = options.get("weight_decays")
         self._repeats, self._start = False, 0
         self._planned: list[tuple[Chunk, Iterable[Feed] | None]] | None = None
@@ -291,7 +344,7 @@ class LocalTraining:
         else:
             subtract = relative
             self._begin_states()
-            with workspace.training():
+            with workspace.training(), self._captured() as self._found:
                 for i in range(len(cohort.names)):
                     workspace.load(of_client(self.x, i))
                     cohort.restart_layers(i, self.purpose)
@@ -303,6 +356,12 @@ class LocalTraining:
         if self.sampler is not None:
             self.sampler.trained(cohort, result)
         return result.sub_(self.x) if subtract else result
+
+    def _captured(self) -> AbstractContextManager[list[Tensor]]:
+        """What steps call features; without a penalty of the user's own nobody asks for them."""
+        if self.penalty is None or isinstance(self.penalty, Quadratic):
+            return nullcontext([])
+        return capture(self.cohort.workspace.model, self._layer)
 
     def updates_from(self, starts: Tensor) -> Tensor:
         """Train from each of the models [T, d + b] by the same batches, planned once; return updates [n, T, d + b]."""
@@ -527,7 +586,15 @@ class LocalTraining:
             anchor = self.x if penalty.anchor is None else penalty.anchor
             penalty = Quadratic(penalty.mu, of_client(anchor, client))
         correction = None if correction is None else of_client(correction, client)
-        return _Hooks(self.cohort, client, penalty, correction, self.rule, rows)
+        return _Hooks(
+            self.cohort,
+            client,
+            penalty,
+            correction,
+            self.rule,
+            rows,
+            self._found,
+        )
 
     def _check_finite(self, name: str, model: Tensor) -> None:
         # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
@@ -551,6 +618,7 @@ class _Hooks:
     correction: Tensor | None
     rule: GradientRule | None
     private: PrivateRows | None
+    found: list[Tensor]
 
     @property
     def none(self) -> bool:
@@ -594,13 +662,16 @@ class _Hooks:
         elif penalty is None or isinstance(penalty, Quadratic):
             grad = workspace.flat_gradient(inputs, labels)
         else:
-            grad = workspace.flat_gradient(
-                inputs,
-                labels,
-                lambda outputs: penalty(
-                    Step(outputs, inputs, labels, self.client, workspace.model)
-                ),
-            )
+            model, cohort = workspace.model, self.cohort
+
+            def added(outputs: Tensor) -> Tensor:
+                return penalty(
+                    Step(
+                        outputs, inputs, labels, self.client, model, self.found, cohort
+                    )
+                )
+
+            grad = workspace.flat_gradient(inputs, labels, added)
         if isinstance(penalty, Quadratic):
             penalty.add_gradient(grad, workspace.head)
         if self.correction is not None:

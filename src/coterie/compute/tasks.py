@@ -13,7 +13,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
 from coterie.contract.task import (
     Form,
-    Model,
     ModelOfEach,
     Models,
     OneModel,
@@ -22,6 +21,7 @@ from coterie.contract.task import (
     Task,
     task,
 )
+from coterie.contract.task import OwnModel as Model
 
 
 class LocalUpdate(NamedTuple):

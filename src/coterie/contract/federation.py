@@ -165,7 +165,7 @@ class Federation:
     def own_models(
         self, clients: Iterable[str], task: Task[R], /, **payload: Any
     ) -> dict[str, Tensor | None]:
-        """Ask clients for models of their own, which a field of the task's reply declares as `Model`; arguments as for `ask`.
+        """Ask clients for models of their own, which a field of the task's reply declares as `OwnModel`; arguments as for `ask`.
 
         Returns:
             The model [d + b] of each client that replied. None where it stays with the client, who is another party: that one keeps it
@@ -175,7 +175,7 @@ class Federation:
         field = next((key for key, kind in task.kinds.items() if kind == "own"), None)
         if field is None:
             raise InputError(
-                f"{task.name} replies no model of a client's own; declare a field of its reply as Model"
+                f"{task.name} replies no model of a client's own; declare a field of its reply as ct.OwnModel"
             )
         if not self.engine.sends_own:
             return dict.fromkeys(replies.clients)

@@ -164,8 +164,17 @@ SentModel = Annotated[
     Tensor, "model", Form(lambda payload, layout: (layout.size,), None)
 ]
 """[n, d + b]: a local model as it is, which no filter changes; so plans for sites refuse it beside filters."""
-Model = Annotated[Tensor, "own", Form(lambda payload, layout: (layout.size,), None)]
-"""[n, d + b]: a client's own model. Where clients are other parties it stays with them (`Federation.own_models`)."""
+OwnModel = Annotated[Tensor, "own", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: a client's own model. Where clients are other parties it stays with them (`Federation.own_models`).
+
+>>> from typing import NamedTuple
+>>> import coterie as ct
+>>> class Own(NamedTuple):
+...     model: ct.OwnModel
+>>> @ct.task
+... def own_model(cohort, *, x, layers) -> Own:
+...     return Own(cohort.personal(layers).models(x))
+"""
 Rows = Annotated[Tensor, "other", Form(facts=True)]
 """float64 [n]: rows of the part that is asked, else training rows; those of the client's facts."""
 Number = Annotated[Tensor, "other", Form()]

@@ -20,7 +20,7 @@ from coterie.compute.cohort import Cohort
 from coterie.config.run import RunSettings, Tuning
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
-from coterie.contract.task import Model, ModelOfEach, Size, task
+from coterie.contract.task import ModelOfEach, OwnModel, Size, task
 from coterie.contract.wire import PerClient
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record
@@ -30,7 +30,7 @@ from coterie.run.result import Run
 class Tuned(NamedTuple):
     """The chosen model [n, d + b], its number of steps [n] and learning rate [n] (0 for no step)."""
 
-    model: Model
+    model: OwnModel
     steps: Size
     lr: Size
 

@@ -56,7 +56,7 @@ _OF_METHODS: tuple[Law, ...] = (
 
 
 def check_method(method: Any) -> Mapping[str, str]:
-    """Hold a method to the laws of methods.
+    """Hold a method to the laws of methods, on a linear model, or on two layers with a batch norm if it refuses that.
 
     Args:
         method: A method, its class, its name, or FILE.py:NAME.

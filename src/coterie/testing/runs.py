@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attack, Dropout
 from coterie.base.clients import Client, Clients
-from coterie.base.errors import RunError
+from coterie.base.errors import CoterieError, RunError
 from coterie.base.identity import identity
 from coterie.base.rows import Part
 from coterie.base.vector import Layout, flatten
@@ -87,6 +87,19 @@ def _model() -> nn.Module:
     return model
 
 
+def _deep_model() -> nn.Module:
+    """Two layers and a batch norm, for methods in which some layers stay with a client."""
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)
+    ).double()
+    stream = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            drawn = torch.randn(parameter.shape, generator=stream, dtype=torch.float64)
+            parameter.copy_(0.5 * drawn)
+    return model
+
+
 @dataclass(frozen=True)
 class Trial:
     """A plug-in with the run that the laws look at.
@@ -123,12 +136,12 @@ class Trial:
         attack: Attack | None = None,
         **settings: Any,
     ) -> Run:
-        """Run a small problem: logistic regression of five clients."""
+        """Run a small problem: logistic regression of five clients; a model of two layers where the method refuses that."""
         settings["callbacks"] = (*self.callbacks, *settings.get("callbacks", ()))
         return fit(
             self.method,
             _example(self.names) if clients is None else clients,
-            model or _model(),
+            model or self.make_model(),
             rounds,
             seed=seed,
             engine=self.engine,
@@ -139,6 +152,18 @@ class Trial:
                 **{"evaluate": max(1, rounds), "metrics": ("auc",), **settings}
             ),
         )
+
+    @cached_property
+    def make_model(self) -> Callable[[], nn.Module]:
+        """The model of the problem: linear, or with two layers for a method that runs on these alone."""
+        problem = _example(self.names), _model()
+        try:
+            fit(self.method, *problem, rounds=1)
+        except CoterieError:
+            with contextlib.suppress(CoterieError):
+                fit(self.method, problem[0], _deep_model(), rounds=1)
+                return _deep_model
+        return _model
 
     @cached_property
     def usual(self) -> Run:
@@ -359,7 +384,7 @@ def alone(trial: Trial) -> None:
 
 def starts(trial: Trial) -> None:
     """A run of no rounds ends with the model that it is given."""
-    x = flatten(model := _model(), Layout.of(model))
+    x = flatten(model := trial.make_model(), Layout.of(model))
     for seed in range(ROUNDS):
         models = trial.run(0, seed=seed).models
         for name in (
@@ -375,7 +400,7 @@ def diverges(trial: Trial) -> None:
     """Training that diverges ends in a sentence that names the round."""
     try:
         wild = trial.with_local(lr=1e15, steps=Steps(1), batch_size=None)
-        wild.run(2 * ROUNDS, clients=_regression(), model=nn.Linear(3, 1))
+        wild.run(2 * ROUNDS, clients=_regression(), model=trial.make_model().float())
     except RunError as error:
         if not str(error).startswith("round "):
             raise LawError(f"it ends in another sentence: {error}") from error
@@ -436,7 +461,8 @@ def sends(trial: Trial) -> None:
     ):
         return
     declared = traffic(Entry("", type(trial.method), shared=False).paragraph("Sends"))
-    symbols = {"d": 4, "n": len(SIZES), "C": 2, "T": len(trial.usual.models)}
+    size = Layout.of(trial.make_model()).size
+    symbols = {"d": size, "n": len(SIZES), "C": 2, "T": len(trial.usual.models)}
     for record in trial.usual.asks:
         formula = declared.get(record.task.rpartition(":")[2], ("", ""))[0]
         number = _evaluate(formula, symbols)
