@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Models and metrics": ("models", "Hazards", "metrics"),
     "Engines": ("InProcess", "Ray", "EngineSpec"),
     "Callbacks": ("Callback", "EarlyStopping", "TensorBoard", "MLflow", "WandB"),
-    "Filters and attacks": ("Filter", "Clip", "GaussianNoise", "TopK", "Attack", "attacks"),
+    "Filters and attacks": ("Filter", "BF16", "Clip", "GaussianNoise", "Int8", "TopK", "Attack", "attacks"),
     "Write a method": (
         "Method", "task", "Federation", "Cohort", "Personal", "Step", "Layout", "Form", "Update", "OwnModel", "Gradient", "Gap",
         "PerClient", "options", "wire_type", "move", "Rng", "register", "testing",

@@ -7,7 +7,9 @@ __version__ = "0.2.0"
 
 _PUBLIC: dict[str, str] = {
     "attacks": "coterie.attacks",
+    "BF16": "coterie.filters.bf16:BF16",
     "data": "coterie.data",
+    "Int8": "coterie.filters.int8:Int8",
     "metrics": "coterie.compute.metrics",
     "models": "coterie.models",
     "report": "coterie.report",

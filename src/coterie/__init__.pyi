@@ -97,8 +97,10 @@ from coterie.contract.task import task as task
 from coterie.contract.wire import PerClient as PerClient
 from coterie.engines.inprocess import InProcess as InProcess
 from coterie.engines.ray_settings import Ray as Ray
+from coterie.filters.bf16 import BF16 as BF16
 from coterie.filters.clip import Clip as Clip
 from coterie.filters.gaussian_noise import GaussianNoise as GaussianNoise
+from coterie.filters.int8 import Int8 as Int8
 from coterie.filters.top_k import TopK as TopK
 from coterie.run.callbacks import Callback as Callback
 from coterie.run.callbacks import EarlyStopping as EarlyStopping

@@ -254,9 +254,9 @@ def test_a_schedule_in_a_toml_file_is_a_table_and_survives_being_written():
 
 def test_no_step_of_the_server_is_computed_twice(monkeypatch):
     """Three candidates of the descent and the model after it; phi is asked at the first and the last of them."""
-    honest, moved = server_step.move, []
+    honest, moved = server_step.ServerStep._step, []
     monkeypatch.setattr(
-        server_step, "move", lambda *some: moved.append(0) or honest(*some)
+        server_step.ServerStep, "_step", lambda *some: moved.append(0) or honest(*some)
     )
     run(
         MeritFed("a", FULL, md_steps=3, validation="train"),

@@ -16,6 +16,7 @@ from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute import kernels, local_training, oracle, workspace
 from coterie.compute.cohort import Cohort
+from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.kernels import Batched, Layer, recognise
 from coterie.compute.local_training import Quadratic
 from coterie.compute.workspace import Workspace
@@ -326,6 +327,34 @@ def test_batches_of_many_starts_are_gathered_once_where_they_are_small(monkeypat
     monkeypatch.setattr(local_training, "HELD_BYTES", 0)
     assert torch.equal(cohort(given).updates_from(starts, local), each)
     assert len(fed) == chunks + 3 * chunks
+
+
+LINEAR = [("one-logit", ""), ("linear", ""), ("linear", "regression"), ("no-bias", "")]
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize(("model", "kind"), LINEAR)
+def test_columns_train_as_each_model_alone(monkeypatch, model, kind, local):
+    monkeypatch.setattr(Columns, "of", classmethod(lambda cls, narrow: cls(narrow)))
+    given = problem(model, kind=kind)
+    plain = cohort(given, "loop")
+    starts = randoms(COLUMNS + 3, len(plain.workspace.x))
+    each = torch.stack([plain.updates(start, local) for start in starts], dim=1)
+    wide = cohort(given)
+    assert_close(wide.updates_from(starts, local), each)
+    assert wide.spent == plain.spent
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize(("model", "kind"), LINEAR)
+def test_no_bit_of_a_column_depends_on_how_many_there_are(model, kind, local):
+    """Nor on its place; where that does not hold on a machine, models train one after the other."""
+    given = problem(model, torch.float32, kind=kind)
+    wide = cohort(given)
+    starts = randoms(COLUMNS + 3, len(wide.workspace.x), dtype=torch.float32)
+    every = wide.updates_from(starts, local)
+    for some in ([0], [7], [COLUMNS + 2, 3], [4, 9, 2, 11, 0]):
+        assert torch.equal(wide.updates_from(starts[some], local), every[:, some])
 
 
 def test_results_belong_to_the_caller():

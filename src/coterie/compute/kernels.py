@@ -179,7 +179,10 @@ class _Side(NamedTuple):
 
 
 class Batched:
-    """Training and gradients of one known model under one known loss."""
+    """Training and gradients of one known model under one known loss.
+
+    With several `columns` its outputs are those of as many models behind each other, each with a loss of its own by the same labels.
+    """
 
     def __init__(
         self,
@@ -187,8 +190,10 @@ class Batched:
         kind: Kind,
         layout: Layout,
         device: torch.device,
+        columns: int = 1,
     ) -> None:
         self.layers, self.kind, self.layout = layers, kind, layout
+        self.columns, self._outputs = columns, layers[-1].outputs // columns
         self.device, self._itemsize = device, layout.dtype.itemsize
         self._most = max(1, HELD_BYTES // (self._itemsize * layout.dim))
         # A GPU's library may choose its product by the number of slices, so there all chunks have the same width.
@@ -477,7 +482,7 @@ class Batched:
             for shape in (
                 (1, self.layout.dim),
                 (224, max(1, self.layers[0].inputs)),
-                (224, self.layers[-1].outputs),
+                (224, self._outputs),
             )
         )
         labels = (labels[:, 0] > 0).long() if self.kind == "classes" else labels
@@ -515,8 +520,8 @@ class Batched:
     @cached_property
     def _factor(self) -> float:
         """Return what the slope of the loss at an output carries beside the weight of its row."""
-        return {"classes": 1.0, "regression": 2 / self.layers[-1].outputs}.get(
-            self.kind, 1 / self.layers[-1].outputs
+        return {"classes": 1.0, "regression": 2 / self._outputs}.get(
+            self.kind, 1 / self._outputs
         )
 
     def _slices(self, count: int, rows: int, columns: int) -> Tensor:
@@ -586,7 +591,7 @@ class Batched:
             return tuple(by_step.unbind())
 
         # Inputs come for some steps at a time; labels too, unless they are small.
-        width = 1 if self.kind == "classes" else self.layers[-1].outputs
+        width = 1 if self.kind == "classes" else self._outputs
         all_labels = labels(0, total) if width == 1 else ()
         low = 0
         while low < total:
@@ -711,12 +716,15 @@ class Batched:
 
     def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
         """Derivative of the loss with respect to the outputs, in their place."""
+        if self.columns > 1:
+            outputs = outputs.unflatten(2, (self.columns, self._outputs))
+            labels, scale = labels[:, :, None], scale[:, :, None]
         if self.kind == "classes":
             # torch.softmax takes three times as long for rows as short as these.
-            outputs.sub_(outputs.amax(2, keepdim=True)).exp_()
-            outputs.mul_(scale / outputs.sum(2, keepdim=True)).scatter_add_(
-                2, labels, -scale
-            )
+            outputs.sub_(outputs.amax(-1, keepdim=True)).exp_()
+            outputs.mul_(scale / outputs.sum(-1, keepdim=True))
+            each = (*outputs.shape[:-1], 1)
+            outputs.scatter_add_(-1, labels.expand(each), -scale.expand(each))
         else:
             (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(
                 labels

@@ -21,6 +21,7 @@ from coterie.base.rows import Inputs, row_size, take
 from coterie.base.vector import WIDE, trim_heap, unflatten
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
+from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.features import capture, captured
 from coterie.compute.kernels import Batched, Feed, StepRule
 from coterie.compute.optimisers import State, make_stepper
@@ -364,12 +365,26 @@ class LocalTraining:
         return capture(self.cohort.workspace.model, self._layer)
 
     def updates_from(self, starts: Tensor) -> Tensor:
-        """Train from each of the models [T, d + b] by the same batches, planned once; return updates [n, T, d + b]."""
-        self._repeats = len(starts) > 1
+        """Train from each of the models [T, d + b] by the same batches, planned once; return updates [n, T, d + b].
+
+        Linear models train some at a time as columns of one; no bit of an update depends on how many there are.
+        """
+        columns = self.cohort.workspace.columns if self._is_plain() else None
+        width = 1 if columns is None else COLUMNS
+        self._repeats = len(starts) > width
         updates = starts.new_empty(len(self.cohort.names), *starts.shape)
-        for number, start in enumerate(starts):
-            self.x, self._start = start, number
-            updates[:, number] = self.models(relative=True)
+        for number in range(0, len(starts), width):
+            if columns is None:
+                self.x, self._start = starts[number], number
+                updates[:, number] = self.models(relative=True)
+                continue
+            part = starts[number : number + width]
+            self.x = columns.pack(part)
+            wide = starts.new_empty(len(updates), columns.dim)
+            self._train_in_kernel(
+                columns.kernel, wide, relative=True, columns=columns, models=len(part)
+            )
+            updates[:, number : number + width] = columns.unpack(wide, len(part))
         return updates
 
     def _is_plain(self) -> bool:
@@ -405,7 +420,13 @@ class LocalTraining:
     # ---- in kernels
 
     def _train_in_kernel(
-        self, kernel: Batched, result: Tensor, *, relative: bool
+        self,
+        kernel: Batched,
+        result: Tensor,
+        *,
+        relative: bool,
+        columns: Columns | None = None,
+        models: int = 1,
     ) -> None:
         cohort, lr, penalty = (
             self.cohort,
@@ -436,10 +457,14 @@ class LocalTraining:
             )
 
         inputs, labels, workspace = part.inputs, part.labels, cohort.workspace
+
+        def read(rows: Tensor) -> Tensor:
+            # No kernel takes a dict.
+            read_rows = cast("Tensor", workspace.prepare(take(inputs, rows)))
+            return read_rows if columns is None else columns.widen(read_rows)
+
         source = RowSource(
-            lambda rows: cast(
-                "Tensor", workspace.prepare(take(inputs, rows))
-            ),  # no kernel takes a dict
+            read,
             lambda rows: labels.index_select(0, rows.to(labels.device)).to(
                 workspace.device
             ),
@@ -468,7 +493,7 @@ class LocalTraining:
                 result,
                 relative=relative,
             )
-            cohort.spent["row_gradients"] += int(chunk.counts.sum())
+            cohort.spent["row_gradients"] += models * int(chunk.counts.sum())
         if not bool(torch.isfinite(result.sum())):
             for name, model in zip(cohort.names, result, strict=True):
                 self._check_finite(name, model)

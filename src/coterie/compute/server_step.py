@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -12,7 +12,12 @@ from torch import Tensor
 
 from coterie.base.vector import align, move
 from coterie.solvers import adam
-from coterie.solvers.mirror import duality_gap, entropic_descent
+from coterie.solvers.mirror import entropic_descent
+
+SHORT = 512
+"""Numbers of a model up to which updates of all targets are multiplied at once, number by number, and added up."""
+NUMBERS = 1 << 21
+"""Numbers in such products that are held at once: 8 MiB."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class ServerStep:
         return self.known[-1][1]
 
     def _step(self, weights: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        if self._is_short:
+            return self._short_step(weights), None, self.moments
         # One target at a time: a product over all targets at once would round differently with their number.
         rows = list(
             zip(self.x.unbind(), weights.unbind(), self.deltas.unbind(), strict=True)
@@ -60,6 +67,37 @@ class ServerStep:
             *[self._adam(t, betas, *row) for t, row in enumerate(rows)], strict=True
         )
         return torch.stack(new_models), torch.stack(slopes), torch.stack(moments)
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether models are so short that calls, and not arithmetic, would take the time; it has nothing to do with the targets."""
+        short = self.x.shape[1] <= SHORT and self.x.device.type == "cpu"
+        return short and self.betas is None and self.dim == self.x.shape[1]
+
+    def _short_step(self, weights: Tensor) -> Tensor:
+        """The models of plain SGD, of some targets at a time."""
+        models = torch.empty_like(self.x)
+        for low, products in self._products(weights.to(self.deltas)[:, :, None]):
+            high = low + len(products)
+            mean = products.sum(1)
+            torch.add(self.x[low:high], mean.mul_(self.lr), out=models[low:high])
+        return models
+
+    def _short_slopes(self, gradient: Tensor) -> Tensor:
+        """<gradient, update> [T, n] of the gradients [T, d]."""
+        slopes = self.deltas.new_empty(self.deltas.shape[:2])
+        for low, products in self._products(gradient[:, None]):
+            rows = products.flatten(0, 1).sum(1)
+            slopes[low : low + len(products)] = rows.view(products.shape[:2])
+        return slopes.mul_(self.lr)
+
+    def _products(self, factors: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The first of some targets, and their updates [k, n, d] times factors: sums of these round as if each target were alone."""
+        at_once = max(1, NUMBERS // self.deltas[0].numel())
+        for low in range(0, len(self.deltas), at_once):
+            part = slice(low, low + at_once)
+            room = self.deltas.new_empty(self.deltas[part].shape)
+            yield low, torch.mul(self.deltas[part], factors[part], out=room)
 
     def _adam(
         self,
@@ -94,6 +132,8 @@ class ServerStep:
 
         def slopes(weights: Tensor) -> Tensor:
             new_models, bend, _ = self.step(weights)
+            if self._is_short:
+                return self._short_slopes(gradient(new_models, next(steps))).double()
             # One pass over the updates: as a sum of products this took most of a round's time.
             rows = zip(
                 updates,
@@ -127,14 +167,8 @@ def descend(
     def slopes_and_gap(w: Tensor) -> Tensor:
         slope = slopes(w)
         if not gaps:
-            gaps.append(
-                torch.stack(
-                    [
-                        duality_gap(align(p), align(g))
-                        for p, g in zip(w, slope, strict=True)
-                    ]
-                )
-            )
+            # The duality gap of each row (`solvers.mirror.duality_gap`).
+            gaps.append((w * slope).sum(1) - slope.amin(1))
         return slope
 
     lowest = entropic_descent(slopes_and_gap, weights, **settings)

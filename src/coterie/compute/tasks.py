@@ -65,9 +65,7 @@ def own_update(cohort: Cohort, *, x: ModelOfEach, local: LocalSGD) -> OwnUpdate:
 
 @task
 def local_updates(cohort: Cohort, *, x: Models, local: LocalSGD) -> LocalUpdates:
-    """Local training from each of the models x [T, d + b], one after the other to save memory."""
-    if len(x) == 1:
-        return LocalUpdates(cohort.updates(x[0], local).unsqueeze(1))
+    """Local training from each of the models x [T, d + b]."""
     return LocalUpdates(cohort.updates_from(x, local))
 
 

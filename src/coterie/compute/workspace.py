@@ -36,6 +36,7 @@ from coterie.base.vector import (
     keeps_statistics,
     unflatten,
 )
+from coterie.compute.columns import Columns
 from coterie.compute.kernels import Batched, finite, recognise, shares_within
 from coterie.contract.filters import Veil
 
@@ -137,6 +138,11 @@ class Workspace:
         self._two_rows = example.train.select(slice(0, 2))
         self._probe(loss, example)
         self.batched = self._find_kernel(example) if kernel == "auto" else None
+
+    @cached_property
+    def columns(self) -> Columns | None:
+        """What trains a linear model from several starts at once; None for other models."""
+        return Columns.of(self.batched)
 
     def _find_kernel(self, example: Client) -> Batched | None:
         """The batched kernel, if it knows this model and this loss and gives the same bits in any company here."""

@@ -389,8 +389,10 @@ FILTERS = Registry(
     "filter",
     "filters",
     {
+        "bf16": "coterie.filters.bf16:BF16",
         "clip": "coterie.filters.clip:Clip",
         "gaussian-noise": "coterie.filters.gaussian_noise:GaussianNoise",
+        "int8": "coterie.filters.int8:Int8",
         "top-k": "coterie.filters.top_k:TopK",
     },
     base="coterie.contract.filters:Filter",

@@ -125,6 +125,23 @@ class Filter:
         raise NotImplementedError
 
 
+class ErrorFeedback(Filter):
+    """A filter that sends something near to an update, and adds what is missing to the next one."""
+
+    def nearest(self, rows: Tensor) -> Tensor:
+        """Return what is sent in place of `rows` [n, ..., d]; of what is sent it returns the same again."""
+        raise NotImplementedError
+
+    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
+        """What is sent for `rows` [n, ..., d] and for what was left out before."""
+        total = rows + passage.residual(rows)
+        sent = self.nearest(total)
+        residual = total - sent
+        # An update with NaN is refused, and must not spoil the next.
+        passage.leave(torch.where(residual.isfinite(), residual, 0.0))
+        return sent
+
+
 class Veil(Protocol):
     """Hides what one row adds to a mean over many, where rows are private."""
 

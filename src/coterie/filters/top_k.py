@@ -22,12 +22,12 @@ from torch import Tensor
 
 from coterie.config.rules import SHARE
 from coterie.config.schema import options, wire_type
-from coterie.contract.filters import Filter, Passage
+from coterie.contract.filters import ErrorFeedback
 
 
 @wire_type
 @options
-class TopK(Filter):
+class TopK(ErrorFeedback):
     """Send the largest entries of each update with their positions, and add what is left out to the next one.
 
     An entry takes its own bytes and those of its position: 2 up to 32768 parameters, else 4. So a share of .01 of float32 updates is
@@ -48,16 +48,10 @@ class TopK(Filter):
 
     share: Annotated[float, SHARE] = 0.01
 
-    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
-        """The largest entries of `rows` [n, ..., d] and of what was left out before, zeros elsewhere."""
-        total = rows + passage.residual(rows)
-        largest = self._largest(total)
-        sent = torch.zeros_like(total).scatter_(-1, largest, total.gather(-1, largest))
-        residual = total - sent
-        passage.leave(
-            torch.where(residual.isfinite(), residual, 0.0)
-        )  # an update with NaN is refused, and must not spoil the next
-        return sent
+    def nearest(self, rows: Tensor) -> Tensor:
+        """The largest entries, zeros elsewhere."""
+        largest = self._largest(rows)
+        return torch.zeros_like(rows).scatter_(-1, largest, rows.gather(-1, largest))
 
     def pack(self, rows: Tensor) -> dict[str, Tensor]:
         """Positions and values of the largest entries [n, ..., k]."""

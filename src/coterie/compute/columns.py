@@ -1,0 +1,134 @@
+"""Linear models that train from several starts by the same batches: columns of one wide model.
+
+A step of one linear model reads a batch to multiply it by a few columns, which takes little longer with many. So `COLUMNS` models are
+one model of as many times the outputs, and `compute/kernels.py` trains it; its loss tells the models apart (`Batched.columns`).
+
+A model's bits must not depend on how many share a call, nor on its place among them: there are always `COLUMNS`, of which some may be
+repeats, and inputs are filled up to a multiple of `_FILLED` columns of zeros. `Columns.of` looks whether it holds on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from coterie.base.vector import Layout
+from coterie.compute.kernels import Batched, Layer, StepRule
+from coterie.compute.segments import RowSource, chunks
+
+COLUMNS = 16
+"""Models side by side: 16 numbers are the widest vector register, and twice as many took as long per model."""
+_FILLED = 16
+_STEADY: dict[tuple[object, ...], bool] = {}
+"""Answers of `Columns.is_steady` by what decides them."""
+
+
+class Columns:
+    """A wide kernel for models of d numbers that one linear layer knows.
+
+    Attributes:
+        kernel: trains the wide model.
+        dim: its numbers.
+    """
+
+    def __init__(self, narrow: Batched) -> None:
+        (layer,) = narrow.layers
+        self._outputs, self._inputs, self._bias = (
+            layer.outputs,
+            layer.inputs,
+            layer.bias,
+        )
+        self._spare = -layer.inputs % _FILLED
+        wide = Layer(
+            COLUMNS * layer.outputs, layer.inputs + self._spare, layer.bias, False
+        )
+        self.dim = wide.outputs * (wide.inputs + wide.bias)
+        layout = Layout((("columns", torch.Size([self.dim])),), (), narrow.layout.dtype)
+        self.kernel = Batched((wide,), narrow.kind, layout, narrow.device, COLUMNS)
+
+    @classmethod
+    def of(cls, narrow: Batched | None) -> Columns | None:
+        """The columns of a kernel; None where its model is not one linear layer, or bits depend on a model's place on this machine."""
+        if narrow is None or narrow.device.type != "cpu":
+            return None
+        if len(narrow.layers) > 1 or not narrow.layers[0].inputs:
+            return None
+        columns = cls(narrow)
+        threads = torch.get_num_threads()
+        key = (narrow.layers, narrow.kind, narrow.layout.dtype, threads)
+        if key not in _STEADY:
+            _STEADY[key] = columns.kernel.steady() and columns.is_steady()
+        return columns if _STEADY[key] else None
+
+    def pack(self, models: Tensor) -> Tensor:
+        """One wide model [1, dim] of at most `COLUMNS` models [k, d]; the last is repeated."""
+        every = models[torch.arange(COLUMNS).clamp(max=len(models) - 1)]
+        weights, biases = every.split(
+            [self._outputs * self._inputs, self._outputs * self._bias], 1
+        )
+        rows = F.pad(weights.reshape(-1, self._inputs), (0, self._spare))
+        return torch.cat([rows.reshape(-1), biases.reshape(-1)])[None]
+
+    def unpack(self, wide: Tensor, count: int) -> Tensor:
+        """The first models [n, count, d] of wide ones [n, dim]."""
+        width = self._inputs + self._spare
+        biases = self._outputs * self._bias
+        rows, rest = wide.split([COLUMNS * self._outputs * width, COLUMNS * biases], 1)
+        weights = rows.view(len(wide), COLUMNS, self._outputs, width)[
+            :, :count, :, : self._inputs
+        ]
+        every_bias = rest.view(len(wide), COLUMNS, biases)[:, :count]
+        return torch.cat([weights.flatten(2), every_bias], 2)
+
+    def widen(self, inputs: Tensor) -> Tensor:
+        """Rows [r, ...] with the columns of zeros."""
+        return F.pad(inputs.flatten(1), (0, self._spare))
+
+    def is_steady(self) -> bool:
+        """Return True if a model's bits are the same at each place, whatever models are beside it, on this machine."""
+        draw = torch.Generator().manual_seed(0)
+        dtype, kind = self.kernel.layout.dtype, self.kernel.kind
+        size = self._outputs * (self._inputs + self._bias)
+        models, inputs, labels = (
+            torch.rand(*shape, generator=draw, dtype=dtype).sub_(0.4)
+            for shape in (
+                (COLUMNS, size),
+                (64, self._inputs),
+                (64, self._outputs),
+            )
+        )
+        labels = (labels[:, 0] > 0).long() if kind == "classes" else labels
+        source = RowSource(
+            lambda numbers: self.widen(inputs[numbers]), labels.__getitem__
+        )
+
+        def train(order: Sequence[int], batch: int, steps: int) -> Tensor:
+            rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in range(2)]
+            found = models.new_empty(2, self.dim)
+            for chunk in chunks(rows, lambda size: 2, lambda client, numbers: numbers):
+                self.kernel.train(
+                    self.pack(models[order]),
+                    chunk,
+                    self.kernel.feed(chunk, source),
+                    StepRule(0.1, 0.99),
+                    found,
+                    relative=True,
+                )
+            return self.unpack(found, len(order))
+
+        everyone = range(COLUMNS)
+        for form in ((5, 2), (9, 1), (32, 2)):
+            whole = train(everyone, *form)
+            for order in (
+                [*everyone[3:], *everyone[:3]],
+                [*everyone[::-1]],
+                [7],
+                [2, 9],
+            ):
+                if not torch.equal(train(order, *form), whole[:, order]):
+                    return False
+        return True
