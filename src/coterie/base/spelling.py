@@ -54,11 +54,9 @@ def spell(value: float) -> str:
     >>> spell(3.0), spell(.5)
     ('3', '0.5')
     """
-    return (
-        str(int(value))
-        if value == int(value) and abs(value) < 1e15
-        else repr(float(value))
-    )
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return repr(float(value))
 
 
 def count(amount: int, noun: str) -> str:
@@ -94,10 +92,11 @@ def duration(seconds: float) -> str:
 
 def html_table(title: str, lines: Iterable[Sequence[str]]) -> str:
     """A table for a notebook under its title; every text is escaped."""
-    cells = (
-        ("".join(f"<td>{html.escape(cell)}</td>" for cell in line)) for line in lines
-    )
-    return f"<p>{html.escape(title)}</p><table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+    rows = ""
+    for line in lines:
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in line)
+        rows += f"<tr>{cells}</tr>"
+    return f"<p>{html.escape(title)}</p><table>{rows}</table>"
 
 
 def legible(text: str) -> str:
@@ -107,10 +106,14 @@ def legible(text: str) -> str:
     'left arm'
     """
     if not text.isascii():
-        kinds = (
-            (c, unicodedata.category(c)) for c in unicodedata.normalize("NFC", text)
-        )
-        text = "".join(" " if kind == "Zs" else c for c, kind in kinds if kind != "Cf")
+        seen = []
+        for c in unicodedata.normalize("NFC", text):
+            kind = unicodedata.category(c)
+            if kind == "Zs":  # a blank
+                seen.append(" ")
+            elif kind != "Cf":  # a mark that nobody sees
+                seen.append(c)
+        text = "".join(seen)
     return text.strip()
 
 
@@ -121,9 +124,8 @@ def fold(text: str) -> str:
     >>> fold(" Left-  Arm. "), fold("NON_smoker"), fold("A-")
     ('left- arm', 'non smoker', 'a-')
     """
-    words = re.sub(
-        r"(?<=\w)[-_](?=\w)", " ", unicodedata.normalize("NFKC", text).casefold()
-    ).split()
+    lower = unicodedata.normalize("NFKC", text).casefold()
+    words = re.sub(r"(?<=\w)[-_](?=\w)", " ", lower).split()
     return " ".join(words).rstrip(".") or text
 
 
@@ -154,11 +156,9 @@ def alike(name_a: str, name_b: str) -> bool:
     if re.findall(r"\d+", name_a) != re.findall(r"\d+", name_b):
         return False
     match = difflib.SequenceMatcher(None, plain, compared)
-    return (
-        match.real_quick_ratio() >= _ALIKE
-        and match.quick_ratio() >= _ALIKE
-        and match.ratio() >= _ALIKE
-    )
+    # The quick ones are upper bounds of the third.
+    bounds = (match.real_quick_ratio, match.quick_ratio, match.ratio)
+    return all(bound() >= _ALIKE for bound in bounds)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -208,9 +208,12 @@ def toml_key(name: str) -> str:
     >>> toml_key("chol"), toml_key("heart rate")
     ('chol', '"heart rate"')
     """
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quote_toml(name)
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        return name
+    return quote_toml(name)
 
 
 def listing(names: Sequence[str]) -> str:
     """The first three of `names`."""
-    return f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+    shown = ", ".join(names[:3])
+    return f"{shown} and others" if len(names) > 3 else shown

@@ -58,11 +58,8 @@ def lasting_copy(value: Tensor) -> Tensor:
     if value.device.type == "cpu" and size >= LASTING:
         with contextlib.suppress(OSError):
             pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            return (
-                torch.frombuffer(pages, dtype=value.dtype)
-                .view(value.shape)
-                .copy_(value)
-            )
+            copy = torch.frombuffer(pages, dtype=value.dtype).view(value.shape)
+            return copy.copy_(value)
     return value.clone()
 
 
@@ -112,12 +109,9 @@ class Layout:
                 raise InputError(
                     f"{name!r} of the model is not made yet (a lazy layer); call the model once on a row"
                 )
-            dense = not value.is_nested and value.layout == torch.strided
-            if (
-                value.is_meta
-                or not dense
-                or (value.requires_grad and value.is_complex())
-            ):
+            is_dense = not value.is_nested and value.layout == torch.strided
+            is_complex = value.requires_grad and value.is_complex()
+            if value.is_meta or is_complex or not is_dense:
                 raise InputError(
                     f"{name!r} of the model is {value.dtype}, {value.layout}, on {value.device}; train dense real numbers"
                 )
@@ -126,12 +120,10 @@ class Layout:
             bool(trainable),
             "the model has no trainable parameter; unfreeze at least one",
         )
-        frozen_ids = {
-            id(b)
-            for m in model.modules()
-            if keeps_statistics(m)
-            for b in m.buffers(recurse=False)
-        }
+        frozen_ids: set[int] = set()
+        for module in model.modules():
+            if keeps_statistics(module):
+                frozen_ids.update(map(id, module.buffers(recurse=False)))
         floats = [
             (k, v)
             for k, v in model.named_buffers()
@@ -142,16 +134,18 @@ class Layout:
             raise InputError(
                 f"the model mixes {', '.join(sorted(map(str, dtypes)))}; give all trainable tensors one dtype"
             )
-        shapes = [
-            tuple((k, v.shape) for k, v in group) for group in (trainable, floats)
-        ]
         norms = [
             (k, isinstance(m, _BatchNorm))
             for k, m in model.named_modules()
             if isinstance(m, _NORMS)
         ]
-        layers = _order_layers(model, trainable) if model._modules else ("",)
-        return cls(shapes[0], shapes[1], dtypes.pop(), tuple(norms), layers)
+        return cls(
+            parameters=tuple((k, v.shape) for k, v in trainable),
+            buffers=tuple((k, v.shape) for k, v in floats),
+            dtype=dtypes.pop(),
+            norms=tuple(norms),
+            layers=_order_layers(model, trainable) if model._modules else ("",),
+        )
 
     @cached_property
     def dim(self) -> int:
@@ -219,10 +213,10 @@ def keeps_statistics(module: nn.Module) -> bool:
     """Return True if `module` is batch norm whose statistics neither move nor travel: they, or all of its parameters, are frozen."""
     if not isinstance(module, nn.modules.batchnorm._BatchNorm):
         return False
+    if FROZEN in vars(module):
+        return True
     parameters = list(module.parameters(recurse=False))
-    return FROZEN in vars(module) or (
-        bool(parameters) and not any(p.requires_grad for p in parameters)
-    )
+    return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
 def freeze_statistics(module: nn.Module) -> None:
@@ -244,18 +238,15 @@ def copy_model(model: nn.Module) -> nn.Module:
     try:
         return deepcopy(model)
     except Exception as error:
-        computed = any(
-            isinstance(v, Tensor) and not v.is_leaf
-            for m in model.modules()
-            for v in vars(m).values()
-        )
-        why = (
-            "it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do; compute it in forward, or use "
-            "torch.nn.utils.parametrizations"
-        )
-        raise InputError(
-            f"the model cannot be copied: {why if computed else plain(str(error), 150)}"
-        ) from error
+        why = plain(str(error), 150)
+        for module in model.modules():
+            for value in vars(module).values():
+                if isinstance(value, Tensor) and not value.is_leaf:
+                    why = (
+                        "it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do; compute it in forward, or use "
+                        "torch.nn.utils.parametrizations"
+                    )
+        raise InputError(f"the model cannot be copied: {why}") from error
 
 
 def flatten(model: nn.Module, layout: Layout) -> Tensor:
@@ -362,10 +353,12 @@ def move(
     """
     step = weights.to(updates) @ updates
     if dim is not None and dim < x.shape[-1]:
+        # Buffers are averages: their weights have the sum 1, or nothing moves.
         total = float(weights.sum())
-        step[dim:].copy_(
-            step[dim:] / total if total != 0 else torch.zeros_like(step[dim:])
-        )
+        if total != 0:
+            step[dim:] /= total
+        else:
+            step[dim:] = 0
     return _shift_in_place(x, step, lr, dim)
 
 

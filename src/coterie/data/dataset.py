@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -131,40 +130,37 @@ def from_dataset(
         )
 
     def read(dataset: Any, numbers: NDArray[np.int64]) -> Read:
-        return (
-            _from_columns(dataset, numbers, input, label)
-            if columned
-            else read_items(dataset, numbers)
-        )
+        if columned:
+            return _from_columns(dataset, numbers, input, label)
+        return read_items(dataset, numbers)
 
-    lists = None if index_lists is None else _lists_by_client(index_lists, len(dataset))
     used = np.arange(len(dataset))
-    if lists is not None:
-        used = np.unique(
-            np.concatenate(
-                [numbers for parts in lists.values() for numbers in parts.values()]
-            )
-        )
+    lists: dict[str, dict[str, NDArray[np.int64]]] | None = None
+    if index_lists is not None:
+        lists = _lists_by_client(index_lists, len(dataset))
+        named: list[NDArray[np.int64]] = []
+        for parts in lists.values():
+            named += parts.values()
+        used = np.unique(np.concatenate(named))
         require(
             len(used) > 0, "no index list names a row; give each client row numbers"
         )
+        # Only these rows are read: their numbers become places among them.
         place = np.zeros(len(dataset), dtype=np.int64)
         place[used] = np.arange(len(used))
-        lists = {
-            key: {part: place[numbers] for part, numbers in parts.items()}
-            for key, parts in lists.items()
-        }
+        for parts in lists.values():
+            for part, numbers in parts.items():
+                parts[part] = place[numbers]
 
-    def dealt(inputs: Held, targets: Tensor, own_classes: Sequence[str]) -> Clients:
+    def deal(inputs: Held, targets: Tensor, own_classes: Sequence[str]) -> Clients:
         labelling: Any = {"name": name, "classes": classes or own_classes}
         if lists is None:
-            return with_task(
-                deal_rows(Part(inputs, targets), split, seed=seed, **labelling), task
-            )
-        rule = Split.parse(split, natural="data with index lists")
-        return with_task(
-            _clients(inputs, targets, lists, rule, seed, **labelling), task
-        )
+            whole = Part(inputs, targets)
+            clients = deal_rows(whole, split, seed=seed, **labelling)
+        else:
+            rule = Split.parse(split, natural="data with index lists")
+            clients = _clients(inputs, targets, lists, rule, seed, **labelling)
+        return with_task(clients, task)
 
     if not lazy:
         if len(used) and not columned:  # columns are read as they are stored
@@ -172,7 +168,7 @@ def from_dataset(
                 lambda: by_name(read(dataset, used[:1])),
                 f"row {used[0]} of the data set",
             )
-        return dealt(*read(dataset, used))
+        return deal(*read(dataset, used))
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
         opened = _open(source)
@@ -185,13 +181,9 @@ def from_dataset(
         used,
     )
     own_classes = read(dataset, used[:1])[2]
-    targets = _labels(
-        dataset,
-        labels,
-        used,
-        names_of_columns(dataset, input, label)[0] if columned else None,
-    )
-    return dealt(unread, targets, own_classes)
+    column = names_of_columns(dataset, input, label)[0] if columned else None
+    targets = _labels(dataset, labels, used, column)
+    return deal(unread, targets, own_classes)
 
 
 def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
@@ -218,10 +210,11 @@ def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
 
 
 def _open(dataset: Any) -> Any:
-    made_by = isinstance(dataset, type) or (
-        callable(dataset) and not hasattr(dataset, "__getitem__")
-    )
-    return dataset() if made_by else dataset
+    if isinstance(dataset, type):
+        return dataset()
+    if callable(dataset) and not hasattr(dataset, "__getitem__"):
+        return dataset()
+    return dataset
 
 
 def _labels(
@@ -235,20 +228,13 @@ def _labels(
         return labels[torch.from_numpy(used)]
     blocks = [used[low : low + CHUNK] for low in range(0, len(used), CHUNK)]
     if column is not None:
-        return as_labels(
-            torch.cat([_column(dataset, numbers, column) for numbers in blocks]),
-            f"column {column!r}",
-        )
-    items = (item_of(dataset, int(i))[1] for i in used)
-    return as_labels(
-        torch.cat(
-            [
-                stack([*islice(items, len(numbers))], numbers, "labels")
-                for numbers in blocks
-            ]
-        ),
-        "the data set",
-    )
+        whole = torch.cat([_column(dataset, numbers, column) for numbers in blocks])
+        return as_labels(whole, f"column {column!r}")
+    stacked = []
+    for numbers in blocks:
+        items = [item_of(dataset, int(i))[1] for i in numbers]
+        stacked.append(stack(items, numbers, "labels"))
+    return as_labels(torch.cat(stacked), "the data set")
 
 
 @explain_keywords()
@@ -298,11 +284,11 @@ def from_arrays(
 def _lists_by_client(
     index_lists: Mapping[str, Any] | Sequence[Any], total: int
 ) -> dict[str, dict[str, NDArray[np.int64]]]:
-    named = (
-        names_as_texts(index_lists, "index lists")
-        if isinstance(index_lists, Mapping)
-        else dict(zip(number_names(len(index_lists)), index_lists, strict=True))
-    )
+    if isinstance(index_lists, Mapping):
+        named = names_as_texts(index_lists, "index lists")
+    else:
+        names = number_names(len(index_lists))
+        named = dict(zip(names, index_lists, strict=True))
     require(
         bool(named),
         "there are no index lists; give at least one client its row numbers",
@@ -319,14 +305,8 @@ def _clients(
     **labelling: Any,
 ) -> Clients:
     if all("rows" in parts for parts in lists.values()):
-        return over_clients(
-            inputs,
-            labels,
-            {k: parts["rows"] for k, parts in lists.items()},
-            rule,
-            seed=seed,
-            **labelling,
-        )
+        unsplit_rows = {name: parts["rows"] for name, parts in lists.items()}
+        return over_clients(inputs, labels, unsplit_rows, rule, seed=seed, **labelling)
     names = sorted(lists)
     unsplit = [key for key in names if "rows" in lists[key]]
     if unsplit:
@@ -349,9 +329,9 @@ def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
     out = {}
     for key, listed in by_part.items():
         numbers = plain_array(listed, f"client {name!r}: row numbers")
-        if numbers.ndim != 1 or (
-            numbers.size != 0 and not np.issubdtype(numbers.dtype, np.integer)
-        ):
+        # An empty list has the type float64.
+        are_whole = numbers.size == 0 or np.issubdtype(numbers.dtype, np.integer)
+        if numbers.ndim != 1 or not are_whole:
             raise InputError(
                 f"client {name!r}: give row numbers as a list of whole numbers, not {numbers.dtype} of shape {list(numbers.shape)}"
             )
@@ -389,13 +369,12 @@ def names_of_columns(
         raise InputError(
             f"which column is the label? Give label=...; the data set has {', '.join(columns)}"
         )
-    chosen = (
-        _inputs(dataset, columns, target)
-        if input_ is None
-        else [input_]
-        if isinstance(input_, str)
-        else [*input_]
-    )
+    if input_ is None:
+        chosen = _inputs(dataset, columns, target)
+    elif isinstance(input_, str):
+        chosen = [input_]
+    else:
+        chosen = [*input_]
     for column in (target, *chosen):
         if column not in columns:
             raise InputError(
@@ -408,8 +387,10 @@ def read_columns(
     dataset: Any, used: NDArray[np.int64], chosen: Sequence[str]
 ) -> Inputs:
     """The rows `used` of these columns: a tensor, or a dict of tensors for several or for token ids."""
-    tensors = {c: _column(dataset, used, c) for c in chosen}
-    return tensors if len(chosen) > 1 or chosen[0] == TOKENS[0] else tensors[chosen[0]]
+    tensors = {column: _column(dataset, used, column) for column in chosen}
+    if len(chosen) == 1 and chosen[0] != TOKENS[0]:
+        return tensors[chosen[0]]
+    return tensors
 
 
 def _column(dataset: Any, used: NDArray[np.int64], column: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -69,14 +70,9 @@ def deal(
         return _by_column(split, column, split.seed_for(seed))
     lists = _lists(split, labels, split.count + split.unseen, split.seed_for(seed))
     training = dict(zip(number_names(split.count), lists, strict=False))
-    return _with_notes(
-        split,
-        training,
-        dict(
-            zip(number_names(split.unseen, "unseen"), lists[split.count :], strict=True)
-        ),
-        seed,
-    )
+    unseen_names = number_names(split.unseen, "unseen")
+    unseen = dict(zip(unseen_names, lists[split.count :], strict=True))
+    return _with_notes(split, training, unseen, seed)
 
 
 def _with_notes(
@@ -86,9 +82,8 @@ def _with_notes(
     seed: int,
     *notes: str,
 ) -> Dealt:
-    flipped = _clients_to_flip(split, [*training], seed) + _clients_to_flip(
-        split, [*unseen], seed
-    )
+    flipped = _clients_to_flip(split, [*training], seed)
+    flipped += _clients_to_flip(split, [*unseen], seed)
     sentences = [*notes]
     if unseen:
         sentences.append(
@@ -115,19 +110,17 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
             f"[split] column {split.column!r} is missing in row {unnamed[0] + 1}{more}; say whose row it is, or leave such rows out by "
             "--unnamed drop"
         )
-    named = np.array(
-        [i for i, value in enumerate(values) if value is not None], dtype=np.int64
-    )
+    named = np.delete(np.arange(len(values)), unnamed)
     names, whose, sizes = np.unique(
         values[named].astype(str), return_inverse=True, return_counts=True
     )
+    # The sort is stable: the rows of a client stay in their order.
     order = named[np.argsort(whose, kind="stable")]
-    rows = dict(
-        zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True)
-    )
-    large = {
-        name: numbers for name, numbers in rows.items() if len(numbers) >= split.minimum
-    }
+    rows = np.split(order, np.cumsum(sizes)[:-1])
+    large: dict[str, Index] = {}
+    for name, numbers in zip(names.tolist(), rows, strict=True):
+        if len(numbers) >= split.minimum:
+            large[name] = numbers
     if not large:
         raise InputError(
             f"[split] column {split.column!r} has no value with {split.minimum} rows or more; name the column that says whose row it "
@@ -140,28 +133,20 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
             f"{needed_clients} clients are asked for"
         )
     drawn = sorted(large, key=lambda name: generator(seed, "column", name).random())
-    unseen = sorted(drawn[: split.unseen])
-    training = sorted(
-        drawn[split.unseen : split.unseen + split.count]
-        if split.count
-        else drawn[split.unseen :]
-    )
-    small = len(rows) - len(large)
-    note = (
-        [
+    unseen = {name: large[name] for name in sorted(drawn[: split.unseen])}
+    others = drawn[split.unseen :]
+    if split.count:
+        others = others[: split.count]
+    training = {name: large[name] for name in sorted(others)}
+    notes = []
+    small = len(names) - len(large)
+    if small:
+        notes.append(
             f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"
-        ]
-        if small
-        else []
-    )
-    note += [rows_left_out(len(unnamed), str(split.column))] if unnamed else []
-    dealt = _with_notes(
-        split,
-        {n: large[n] for n in training},
-        {n: large[n] for n in unseen},
-        seed,
-        *note,
-    )
+        )
+    if unnamed:
+        notes.append(rows_left_out(len(unnamed), str(split.column)))
+    dealt = _with_notes(split, training, unseen, seed, *notes)
     return replace(dealt, columns=(str(split.column),))
 
 
@@ -291,38 +276,29 @@ def label_mix(
     >>> [int(pool[i]) for i in label_mix([0, 0, 1], pool)]
     [0, 0, 0, 0, 1, 1]
     """
-    classes, candidates = (
-        class_numbers(client_labels, "label-mix"),
-        class_numbers(pool, "label-mix"),
-    )
+    classes = class_numbers(client_labels, "label-mix")
+    candidates = class_numbers(pool, "label-mix")
     present, counts = np.unique(classes, return_counts=True)
     rows_of_class = [np.flatnonzero(candidates == c) for c in present]
-    lacking = [
-        int(c)
-        for c, numbers in zip(present, rows_of_class, strict=True)
-        if not len(numbers)
-    ]
-    if lacking:
-        raise InputError(
-            f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks"
-        )
-    scale = min(
-        len(numbers) / count
-        for numbers, count in zip(rows_of_class, counts, strict=True)
-    )
+    # The scarcest class decides of how many rows there can be.
+    scale = math.inf
+    for c, numbers, count in zip(present, rows_of_class, counts, strict=True):
+        if not len(numbers):
+            raise InputError(
+                f"client {name!r} has rows of class [{c}], which the standard test set lacks"
+            )
+        scale = min(scale, len(numbers) / count)
     drawn = []
     for c, numbers, count in zip(present, rows_of_class, counts, strict=True):
         size = min(len(numbers), max(1, round(scale * count)))
-        drawn.append(
-            generator(seed, "label-mix", name, str(c)).permutation(numbers)[:size]
-        )
+        rng = generator(seed, "label-mix", name, str(c))
+        drawn.append(rng.permutation(numbers)[:size])
     return np.sort(np.concatenate(drawn))
 
 
 def _copy(name: str) -> str:
     group, _, number = name.partition("-")
-    return (
-        f"{group}-{int(number) + (10 if group == 'near' else 9):02d}"
-        if number
-        else "twin"
-    )
+    if not number:
+        return "twin"
+    shift = 10 if group == "near" else 9
+    return f"{group}-{int(number) + shift:02d}"

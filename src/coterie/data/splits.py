@@ -124,18 +124,21 @@ def counted(
     classes = class_numbers(labels, "counts")
     dealt: list[list[Index]] = [[] for _ in counts]
     for c in range(max(map(len, counts))):
-        of_clients = [row[c] if c < len(row) else 0 for row in counts]
+        of_clients = np.zeros(len(counts), dtype=np.int64)
+        for client, row in enumerate(counts):
+            if c < len(row):
+                of_clients[client] = row[c]
         rows_of = np.flatnonzero(classes == c)
-        total = sum(of_clients)
+        total = int(of_clients.sum())
         if total > len(rows_of):
             raise InputError(
                 f"counts ask for {total} rows of class {c}, of which there are {len(rows_of)}; lower some of them"
             )
         order = generator(seed, "counts", str(c)).permutation(rows_of)[:total]
         parts = np.split(order, np.cumsum(of_clients)[:-1])
-        for client, part in zip(dealt, parts, strict=True):
-            client.append(part)
-    out = [np.sort(np.concatenate(client)) for client in dealt]
+        for client, part in enumerate(parts):
+            dealt[client].append(part)
+    out = [np.sort(np.concatenate(by_class)) for by_class in dealt]
     for i, rows in enumerate(out):
         if not len(rows):
             raise InputError(f"counts give client {i} no row; give it some, or drop it")
@@ -170,25 +173,20 @@ def dirichlet(
             f"{n} clients with {minimum} rows each need more than {len(classes)} rows"
         )
     rows_of = [np.flatnonzero(classes == c) for c in np.unique(classes)]
+    counts = np.array([len(rows) for rows in rows_of])
     for attempt in range(_ATTEMPTS):
         rng = generator(seed, "dirichlet", str(attempt))
-        shares = np.cumsum(
-            rng.dirichlet(np.full(n, float(alpha)), size=len(rows_of)), axis=1
-        )
-        cuts = np.rint(shares * np.array([[len(r)] for r in rows_of])).astype(np.int64)
-        cuts[:, -1] = [
-            len(r) for r in rows_of
-        ]  # the last share ends at 1 up to rounding
+        drawn = rng.dirichlet(np.full(n, float(alpha)), size=len(rows_of))
+        shares = np.cumsum(drawn, axis=1)
+        cuts = np.rint(shares * counts[:, None]).astype(np.int64)
+        cuts[:, -1] = counts  # the last share ends at 1 up to rounding
         if np.diff(cuts, axis=1, prepend=0).sum(axis=0).min() < minimum:
             continue
-        dealt = [
-            np.split(rng.permutation(r), cut[:-1])
-            for r, cut in zip(rows_of, cuts, strict=True)
-        ]
-        return [
-            np.sort(np.concatenate([by_class[i] for by_class in dealt]))
-            for i in range(n)
-        ]
+        dealt: list[list[Index]] = [[] for _ in range(n)]
+        for rows, cut in zip(rows_of, cuts, strict=True):
+            for client, part in enumerate(np.split(rng.permutation(rows), cut[:-1])):
+                dealt[client].append(part)
+        return [np.sort(np.concatenate(by_class)) for by_class in dealt]
     raise InputError(
         f"no draw of {_ATTEMPTS} with alpha = {alpha} gives each of {n} clients {minimum} rows; "
         "raise alpha, or lower the number of clients or `minimum`"
@@ -241,15 +239,15 @@ def shards(
         pieces = [order[i * shard_size : (i + 1) * shard_size] for i in range(count)]
     if twins:
         pieces = _twins_first(pieces, classes, twins, shards_per_client, rng)
+    # The first shards are the twins', in order; the others get the rest at random.
     of_twins = np.arange(twins * shards_per_client).reshape(twins, shards_per_client)
-    dealt = (
-        _deal(rng, len(pieces) - of_twins.size, n - twins, shards_per_client)
-        + of_twins.size
-    )
-    return [
-        np.sort(np.concatenate([pieces[i] for i in numbers]))
-        for numbers in np.concatenate([of_twins, dealt])
-    ]
+    rest = len(pieces) - of_twins.size
+    of_others = of_twins.size + _deal(rng, rest, n - twins, shards_per_client)
+    clients = []
+    for numbers in np.concatenate([of_twins, of_others]):
+        own_pieces = [pieces[i] for i in numbers]
+        clients.append(np.sort(np.concatenate(own_pieces)))
+    return clients
 
 
 def _twins_first(
@@ -274,10 +272,8 @@ def _twins_first(
         for c in rng.permutation(len(large_classes))[:each]
     ]
     of_twins = [int(shard[t]) for t in range(twins) for shard in drawn]
-    return [
-        pieces[i]
-        for i in [*of_twins, *(i for i in range(len(pieces)) if i not in of_twins)]
-    ]
+    others = [i for i in range(len(pieces)) if i not in of_twins]
+    return [pieces[i] for i in (*of_twins, *others)]
 
 
 def _shard_count(n: int, shards_per_client: int, shard_size: int, rows: int) -> int:

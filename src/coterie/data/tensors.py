@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,50 +151,46 @@ def from_tensors(
 
 def _join(values: Sequence[Any]) -> Rows | None:
     """The rows of clients that are all pairs of tensors alike; None if any needs a second look, or must be refused by name."""
-    pairs = all(
-        type(v) in (tuple, list) and len(v) == 2 and type(v[0]) is type(v[1]) is Tensor
-        for v in values
-    )
-    columns = (
-        [[value[column] for value in values] for column in (0, 1)]
-        if pairs and values
-        else []
-    )
-    for column in columns:
-        if any(
-            x.is_nested or x.layout is not torch.strided or x.requires_grad
-            for x in column
-        ):
+    if not values:
+        return None
+    inputs: list[Tensor] = []
+    labels: list[Tensor] = []
+    for value in values:
+        if type(value) not in (tuple, list) or len(value) != 2:
             return None
-        if (
-            len({(x.dtype, x.device, x.ndim, x.shape[1:]) for x in column}) > 1
-            or not column[0].ndim
-        ):
+        if not type(value[0]) is type(value[1]) is Tensor:
+            return None
+        inputs.append(value[0])
+        labels.append(value[1])
+    for column in (inputs, labels):
+        for x in column:
+            if x.is_nested or x.layout is not torch.strided or x.requires_grad:
+                return None
+        forms = {(x.dtype, x.device, x.ndim, x.shape[1:]) for x in column}
+        if len(forms) > 1 or not column[0].ndim:
             return None
         check_plain(column[0], "the first client")
-    sizes = [[x.shape[0] for x in column] for column in columns]
-    if not columns or sizes[0] != sizes[1] or not all(sizes[0]):
+    sizes = [len(x) for x in labels]
+    if sizes != [len(x) for x in inputs] or not all(sizes):
         return None
-    parts = [Part(*pair) for pair in zip(*columns, strict=True)]
+    parts = [Part(*pair) for pair in zip(inputs, labels, strict=True)]
     rows = Rows.concatenate(parts)
     if rows is None or not isinstance(rows.inputs, Tensor):
         return None
-    labels = (
-        rows.labels if rows.labels.is_floating_point() else rows.labels.to(torch.int64)
-    )
-    finite = all(
-        bool(v.isfinite().all()) for v in (rows.inputs, labels) if v.is_floating_point()
-    )
-    negative = (
-        not labels.is_floating_point() and labels.ndim == 1 and bool((labels < 0).any())
-    )
-    return replace(rows, labels=labels) if finite and not negative else None
+    for values_held in (rows.inputs, rows.labels):
+        if values_held.is_floating_point() and not bool(values_held.isfinite().all()):
+            return None
+    is_classes = not rows.labels.is_floating_point() and rows.labels.ndim == 1
+    if is_classes and bool((rows.labels < 0).any()):
+        return None
+    return rows
 
 
 def _is_pair(value: Any) -> bool:
     """Return True for one (inputs, labels) in place of one per client; two data frames are none."""
-    pair = isinstance(value, tuple | list) and len(value) == 2
-    return pair and all(
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    return all(
         hasattr(part, "shape") and not hasattr(part, "columns") for part in value
     )
 
@@ -230,9 +225,8 @@ def with_task(clients: Clients, task: str | None) -> Clients:
     Raises:
         InputError: classes that are not whole numbers.
     """
-    if task is not None and not (
-        isinstance(task, str) and task in ("classification", "regression")
-    ):
+    is_known = isinstance(task, str) and task in ("classification", "regression")
+    if task is not None and not is_known:
         raise InputError(
             f'task must be "classification" or "regression"; got {cut(task)}'
         )
@@ -246,9 +240,8 @@ def with_task(clients: Clients, task: str | None) -> Clients:
         raise InputError(
             f"the labels of {clients.name!r} are not whole numbers, as classes are; number the classes 0, 1, 2, ..."
         )
-    return _convert_labels(
-        clients, torch.int64 if floats else torch.get_default_dtype()
-    )
+    dtype = torch.int64 if floats else torch.get_default_dtype()
+    return _convert_labels(clients, dtype)
 
 
 def settle_task(clients: Clients, loss: str | RowLoss) -> Clients:
@@ -340,41 +333,33 @@ def standardise(clients: Clients) -> Clients:
             f"the inputs of {clients.name!r} are read lazily; scale each row where it is read"
         )
     pooled = clients.pool_training_rows()
-    scales = {
-        k: _scale_over_rows(v)
-        for k, v in tensors_by_name(pooled.read()).items()
-        if v.is_floating_point() and v.ndim <= 2
+    # Mean and scale by name of the inputs; of the label under None, as `map_tensors` calls it.
+    scales: dict[str | None, tuple[Tensor, Tensor]] = {}
+    recipe: dict[str, Any] = {
+        "version": 2,
+        "inputs": {},
+        "label": {"mean": 0.0, "scale": 1.0},
     }
+    for key, tensor in tensors_by_name(pooled.read()).items():
+        if tensor.is_floating_point() and tensor.ndim <= 2:
+            mean, scale = scales[key] = _scale_over_rows(tensor)
+            recipe["inputs"][key] = {"mean": mean.tolist(), "scale": scale.tolist()}
     label = pooled.labels
-    quantity = label.is_floating_point() and label.numel() == len(label)
-    mean, scale = (
-        _scale_over_rows(label.reshape(-1))
-        if quantity
-        else (torch.tensor(0.0), torch.tensor(1.0))
-    )
-    if quantity and not (label != label[0]).any():
-        raise InputError(
-            f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn"
-        )
+    if label.is_floating_point() and label.numel() == len(label):
+        mean, scale = scales[None] = _scale_over_rows(label.reshape(-1))
+        if not (label != label[0]).any():
+            raise InputError(
+                f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn"
+            )
+        recipe["label"] = {"mean": float(mean), "scale": float(scale)}
 
     def change(tensor: Tensor, key: str | None) -> Tensor:
-        if key is None:
-            return ((tensor - mean) / scale).to(tensor.dtype) if quantity else tensor
-        return (
-            ((tensor - scales[key][0]) / scales[key][1]).to(tensor.dtype)
-            if key in scales
-            else tensor
-        )
+        if key not in scales:
+            return tensor
+        mean, scale = scales[key]
+        return ((tensor - mean) / scale).to(tensor.dtype)
 
     standardised = clients.map_tensors(change)
-    numbers = {
-        key: {"mean": m.tolist(), "scale": s.tolist()} for key, (m, s) in scales.items()
-    }
-    recipe = {
-        "version": 2,
-        "inputs": numbers,
-        "label": {"mean": float(mean), "scale": float(scale)},
-    }
     for group in (standardised, standardised.unseen):
         if group is not None:
             group.recipe = recipe
@@ -417,19 +402,13 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
                 )
         if value.get("train") is None:
             raise InputError(f"{client} has no part 'train'; give it training rows")
-        parts = {
-            key: _part(part, client) for key, part in value.items() if part is not None
-        }
+        parts = _parts(value, client)
     elif isinstance(value, Sequence) and len(value) == 3:
         if value[0] is None:
             raise InputError(
                 f"{client} has no training rows; the first of the three parts is train"
             )
-        parts = {
-            key: _part(part, client)
-            for key, part in zip(PARTS, value, strict=True)
-            if part is not None
-        }
+        parts = _parts(dict(zip(PARTS, value, strict=True)), client)
     else:
         everything = _part(value, client)
         if not len(everything):
@@ -447,6 +426,10 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
             if len(numbers)
         }
     return Client(name, parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def _parts(values: Mapping[str, Any], who: str) -> dict[str, Part]:
+    return {key: _part(part, who) for key, part in values.items() if part is not None}
 
 
 def _part(value: Any, who: str) -> Part:
@@ -506,21 +489,20 @@ def _deal_parts(
 ) -> tuple[Rows, Rows | None, Rows | None]:
     """Training, validation and test rows of clients that have so many of the rows `numbers` each."""
     classes = strata(labels)
-    codes = (
-        np.zeros(len(numbers), dtype=np.int64) if classes is None else classes[numbers]
-    )
+    codes = np.zeros(len(numbers), dtype=np.int64)
+    if classes is not None:
+        codes = classes[numbers]
     part = stratify(codes, sizes, split.parts, seed=split.seed_for(seed), names=names)
-    client, order = np.repeat(np.arange(len(names)), sizes), [*split.parts]
-    dealt: list[Rows | None] = []
-    for key in PARTS:
-        chosen = part == (order.index(key) if key in order else -1)
+    client = np.repeat(np.arange(len(names)), sizes)
+    dealt: dict[str, Rows] = {}
+    for number, key in enumerate(split.parts):
+        chosen = part == number
         offsets = np.cumsum(np.bincount(client[chosen] + 1, minlength=len(names) + 1))
-        dealt.append(
-            Rows(inputs, labels, offsets, numbers[chosen]) if offsets[-1] else None
-        )
-    if dealt[0] is None:
+        if offsets[-1]:
+            dealt[key] = Rows(inputs, labels, offsets, numbers[chosen])
+    if "train" not in dealt:
         raise InputError("no client has a training row")
-    return dealt[0], dealt[1], dealt[2]
+    return dealt["train"], dealt.get("validation"), dealt.get("test")
 
 
 def from_array_files(
@@ -540,7 +522,7 @@ def from_array_files(
         raise InputError(
             f"{folder} holds arrays and no tables: {', '.join(of_tables)} do not apply; drop them"
         )
-    clients = {}
+    clients: dict[str, Any] = {}
     for client, path in files.items():
         if path.suffix.lower() != ".npz":
             raise InputError(
@@ -555,10 +537,9 @@ def from_array_files(
         inputs = {k: v for k, v in arrays.items() if k != key}
         if not inputs:
             raise InputError(f"{path} has labels only; add an array of inputs")
-        clients[client] = (
-            next(iter(inputs.values())) if len(inputs) == 1 else inputs,
-            arrays[key],
-        )
+        clients[client] = inputs, arrays[key]
+        if len(inputs) == 1:
+            clients[client] = next(iter(inputs.values())), arrays[key]
     return from_tensors(
         clients, seed=seed, split=split, name=name, classes=tuple(settings.classes)
     )
@@ -605,7 +586,8 @@ def split_over(
     test_start = len(labels)
     if test_set is not None:
         joined = Rows.concatenate([Part(*shared), test_set.part])
-        shared = (joined.inputs, joined.labels) if joined is not None else shared
+        if joined is not None:
+            shared = joined.inputs, joined.labels
 
     def parts(
         lists: Mapping[str, NDArray[np.int64]],
@@ -628,14 +610,11 @@ def split_over(
         return out
 
     notes = [*about.pop("notes", ()), *dealt.notes]
-    own_kind = {
-        key: value for key, value in about.items() if key in ("name", "classes")
-    }
-    unseen = (
-        from_row_lists(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind)
-        if dealt.unseen
-        else None
-    )
+    unseen = None
+    if dealt.unseen:
+        own_kind = {key: about[key] for key in ("name", "classes") if key in about}
+        names = sorted(dealt.unseen)
+        unseen = from_row_lists(*shared, names, parts(dealt.unseen), **own_kind)
     return from_row_lists(
         *shared,
         sorted(dealt.clients),
@@ -664,25 +643,19 @@ def _standard(
             "all at the server; drop it"
         )
     inputs, classes = standard
-    all_clients = {**dealt.clients, **dealt.unseen}
-    drawn = {
-        name: standard_rows(
-            split,
-            labels[client_rows],
-            classes,
-            seed=seed,
-            name=dealt.copies.get(name, name),
-        )
-        for name, client_rows in all_clients.items()
-    }
+    drawn = {}
+    for name, client_rows in {**dealt.clients, **dealt.unseen}.items():
+        origin = dealt.copies.get(name, name)
+        own_labels = labels[client_rows]
+        drawn[name] = standard_rows(split, own_labels, classes, seed=seed, name=origin)
     used = np.unique(np.concatenate(list(drawn.values())))
-    rows_used = (
-        inputs(used) if callable(inputs) else take(inputs, torch.from_numpy(used))
-    )
+    if callable(inputs):
+        rows_used = inputs(used)
+    else:
+        rows_used = take(inputs, torch.from_numpy(used))
     part = Part(rows_used, torch.from_numpy(classes[used]))
-    return _Standard(
-        part, {name: np.searchsorted(used, numbers) for name, numbers in drawn.items()}
-    )
+    lists = {name: np.searchsorted(used, numbers) for name, numbers in drawn.items()}
+    return _Standard(part, lists)
 
 
 def from_row_lists(
@@ -694,17 +667,11 @@ def from_row_lists(
 ) -> Clients:
     """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""
     no_rows = np.zeros(0, dtype=np.int64)
-    by_part = {}
+    dealt: dict[str, Rows] = {}
     for key in PARTS:
         lists = [np.asarray(p.get(key, no_rows), dtype=np.int64) for p in parts]
-        by_part[key] = (
-            Rows.from_indices(inputs, labels, lists)
-            if sum(map(len, lists)) or key == "train"
-            else None
-        )
-    train = by_part["train"]
-    if train is None:
-        raise InputError("no client has a training row")
+        if any(map(len, lists)) or key == "train":
+            dealt[key] = Rows.from_indices(inputs, labels, lists)
     return Clients.from_indices(
-        names, train, by_part["validation"], by_part["test"], **about
+        names, dealt["train"], dealt.get("validation"), dealt.get("test"), **about
     )

@@ -66,7 +66,9 @@ class Divergence:
         split = min(by_split, key=SPLITS.index, default="")
         for number, losses in by_split.get(split, {}).items():
             mean = sum([value for value, _ in losses]) / len(losses)
-            initial = self._before = mean if self._before is None else self._before
+            if self._before is None:
+                self._before = mean
+            initial = self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
                 words = "training" if split == "train" else split
@@ -90,8 +92,8 @@ class _Look(NamedTuple):
     values: Mapping[str, Measured]
 
 
-def _redated(values: Mapping[str, Measured], number: int) -> dict[str, Measured]:
-    """The same of round `number`, by split."""
+def _date(values: Mapping[str, Measured], number: int) -> dict[str, Measured]:
+    """The same as of round `number`, by split."""
     return {
         split: Measured(replace(found.metrics, round=number), found.sizes)
         for split, found in values.items()
@@ -143,12 +145,8 @@ class Evaluator:
         engine = federation.engine
         self._may_stand = may_stand
         self._standing = _Look(-1, {}, {})
-        self._federation, self._attempt, self._engine, self._metrics = (
-            federation,
-            attempt,
-            engine,
-            tuple(metrics),
-        )
+        self._federation, self._attempt = federation, attempt
+        self._engine, self._metrics = engine, tuple(metrics)
         self._splits = [s for s in SPLITS if any(engine.sizes(s).values())]
         self._looked_at = [
             s for s in self._splits if settings.parts is None or s in settings.parts
@@ -173,7 +171,7 @@ class Evaluator:
 
     def look(self, models: Served, number: int) -> list[Part]:
         """Parts of the history for the models of round `number`."""
-        found = self._unchanged(models, number)
+        found = self._find_unchanged(models, number)
         if found is None:
             found = {}
             for split in self._looked_at:
@@ -187,7 +185,7 @@ class Evaluator:
 
     def repeat(self, number: int) -> list[Part]:
         """Parts of the history for round `number`, in which the models are those that were evaluated last."""
-        values = _redated(self.seen.values, number)
+        values = _date(self.seen.values, number)
         self.seen = self.seen._replace(round=number, values=values)
         return self._parts()
 
@@ -196,7 +194,9 @@ class Evaluator:
         gradients = Row(self.seen.round, "*", "", "row_gradients", spent)
         return [gradients, *[found.metrics for found in self.seen.values.values()]]
 
-    def _unchanged(self, models: Served, number: int) -> dict[str, Measured] | None:
+    def _find_unchanged(
+        self, models: Served, number: int
+    ) -> dict[str, Measured] | None:
         """What the last evaluation found, if these are its models and it has failed nobody; else None."""
         _, before, values = self._standing
         if not values or before.keys() != models.keys():
@@ -210,18 +210,18 @@ class Evaluator:
             told = values[split].metrics.clients if split in values else ()
             if [*told] != names:
                 return None
-        return _redated(values, number)
+        return _date(values, number)
 
     def _names(
         self, models: Served, split: str, only: tuple[str, ...] | None
     ) -> list[str]:
         """The clients, of all or of some, that have a model and rows of this split."""
         sizes = self._engine.sizes(split)
-        return [
-            n
-            for n in (sizes if only is None else only)
-            if sizes[n] and ("*" in models or n in models)
-        ]
+        candidates = sizes if only is None else only
+        names = [name for name in candidates if sizes[name]]
+        if "*" in models:
+            return names
+        return [name for name in names if name in models]
 
     def _measure(
         self,
@@ -254,14 +254,18 @@ class Evaluator:
             metrics_told = replies.defined.cpu()
             loss_told = (loss != 0) | metrics_told.any(dim=1, keepdim=True)
             defined = torch.cat([loss_told, metrics_told], dim=1)
-            clients, kinds = tuple(replies.clients), ("loss", *self._metrics)
             table = ClientMetrics(
-                number, split, clients, kinds, values.numpy(), defined.numpy()
+                round=number,
+                split=split,
+                clients=tuple(replies.clients),
+                metrics=("loss", *self._metrics),
+                values=values.numpy(),
+                defined=defined.numpy(),
             )
             found.append(Measured(table, replies.rows.cpu().long().numpy()))
         if len(found) == 1 and [*found[0].metrics.clients] == names_with_rows:
             return found[0]
-        return _in_order(found, names_with_rows)
+        return _join_measured(found, names_with_rows)
 
     def summarise(self, models: Served, rounds: int) -> list[dict[str, Any]]:
         """Rows as in `summary.json` for the models of the last round, but without method and algorithm."""
@@ -269,12 +273,14 @@ class Evaluator:
         unseen, seed = set(self._engine.unseen), self._federation.seed
         row_gradients = self._federation.session.spent["row_gradients"]
         summary: list[dict[str, Any]] = []
-        only = None if self._last else self._sample
-        for split in self._splits if self._last else self._looked_at:
+        splits, only = self._looked_at, self._sample
+        if self._last:
+            splits, only = self._splits, None
+        for split in splits:
             # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
-            earlier = (
-                self.seen.values.get(split) if self.seen.models is models else None
-            )
+            earlier = None
+            if self.seen.models is models:
+                earlier = self.seen.values.get(split)
             measured = self._measure(models, split, rounds, earlier, only)
             if measured is None:
                 continue
@@ -294,30 +300,14 @@ class Evaluator:
                 "rounds": rounds,
             }
             # As lists: one number after the other out of an array takes longer than the metrics of a small client.
-            columns = [
-                column.tolist()
-                for column in (measured.sizes, table.values, table.defined)
-            ]
-            for name, size, values, defined in zip(
-                table.clients, *columns, strict=True
-            ):
+            sizes = measured.sizes.tolist()
+            values, defined = table.values.tolist(), table.defined.tolist()
+            for i, name in enumerate(table.clients):
                 row = blank.copy()
-                row.update(
-                    zip(
-                        table.metrics,
-                        [
-                            v if d else None
-                            for v, d in zip(values, defined, strict=True)
-                        ],
-                        strict=True,
-                    )
-                )
-                row["client"], row["n"], row["n_train"], row["own_model"] = (
-                    name,
-                    size,
-                    trained[name],
-                    name in models,
-                )
+                for j, metric in enumerate(table.metrics):
+                    row[metric] = values[i][j] if defined[i][j] else None
+                row["client"], row["n"], row["n_train"] = name, sizes[i], trained[name]
+                row["own_model"] = name in models
                 if name in constant:
                     row["majority"], row["majority_loss"] = constant[name]
                 if name in unseen:
@@ -333,34 +323,32 @@ class Evaluator:
     ) -> dict[str, tuple[float, float]]:
         """Accuracy of a client's largest class and log-loss of its training shares, for each client where they are defined."""
         constant = self._view(number).ask(names, baselines, part=split)
-        pairs = zip(
-            constant.majority.tolist(), constant.majority_loss.tolist(), strict=True
-        )
-        rows = zip(constant.clients, pairs, constant.defined.tolist(), strict=True)
-        return {name: pair for name, pair, is_defined in rows if is_defined}
+        accuracies = constant.majority.tolist()
+        losses = constant.majority_loss.tolist()
+        return {
+            constant.clients[i]: (accuracies[i], losses[i])
+            for i in torch.nonzero(constant.defined).flatten().tolist()
+        }
 
 
-def _in_order(found: Sequence[Measured], names: Sequence[str]) -> Measured | None:
+def _join_measured(found: Sequence[Measured], names: Sequence[str]) -> Measured | None:
     """The metrics that were found of these clients, in this order; None if there are none."""
     if not found:
         return None
     tables = [part.metrics for part in found]
-    places = {
-        client: place
-        for place, client in enumerate(
-            client for table in tables for client in table.clients
-        )
-    }
+    places: dict[str, int] = {}
+    for table in tables:
+        for client in table.clients:
+            places[client] = len(places)
     ordered = tuple(name for name in names if name in places)
     order = [places[name] for name in ordered]
-    values, defined = (
-        np.concatenate(columns)[order]
-        for columns in zip(*[(t.values, t.defined) for t in tables], strict=True)
+    joined = replace(
+        tables[0],
+        clients=ordered,
+        values=np.concatenate([table.values for table in tables])[order],
+        defined=np.concatenate([table.defined for table in tables])[order],
     )
-    sizes = np.concatenate([part.sizes for part in found])[order]
-    return Measured(
-        replace(tables[0], clients=ordered, values=values, defined=defined), sizes
-    )
+    return Measured(joined, np.concatenate([part.sizes for part in found])[order])
 
 
 def models_of(
@@ -370,32 +358,32 @@ def models_of(
 
     None is for those whose own models stay with them.
     """
-    used = {name: models[name if name in models else "*"] for name in names}
-    at_hand = {name: x for name, x in used.items() if x is not None}
-    if at_hand:
-        common = models.keys().isdisjoint(at_hand)
-        yield (
-            list(at_hand),
-            next(iter(at_hand.values()))
-            if common
-            else PerClient(torch.stack(list(at_hand.values()))),
-        )
-    if len(at_hand) < len(used):
-        yield [name for name, x in used.items() if x is None], None
+    at_hand: dict[str, Tensor] = {}
+    elsewhere: list[str] = []
+    for name in names:
+        x = models[name if name in models else "*"]
+        if x is None:
+            elsewhere.append(name)
+        else:
+            at_hand[name] = x
+    if at_hand and models.keys().isdisjoint(at_hand):
+        yield list(at_hand), models["*"]
+    elif at_hand:
+        yield list(at_hand), PerClient(torch.stack(list(at_hand.values())))
+    if elsewhere:
+        yield elsewhere, None
 
 
 def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
     """Register the functions among metrics, or those of a dict, and return the metrics by their names."""
-    if not isinstance(metrics, Mapping) and {str}.issuperset(map(type, metrics)):
-        return tuple(metrics)
     functions = metrics if isinstance(metrics, Mapping) else {}
+    names = []
     for entry in metrics:
         metric, (name,) = functions.get(entry, entry), short_names([entry])
         if callable(metric) and not (name in METRICS and METRICS[name] is metric):
             METRICS.add(name, _with_kind(metric))
-    return tuple(
-        entry if isinstance(entry, str) else entry.__name__ for entry in metrics
-    )
+        names.append(entry if isinstance(entry, str) else entry.__name__)
+    return tuple(names)
 
 
 def _with_kind(metric: Callable[..., Any]) -> Callable[..., Any]:

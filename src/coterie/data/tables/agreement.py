@@ -204,14 +204,13 @@ def _scale_label(label: LabelRecipe, bounds: Mapping[str, Sequence[float]]) -> N
 
 def _near_names(clients: Told, columns: set[str]) -> Iterator[str]:
     """A sentence for every two columns that no client has both of and whose names are probably one."""
-    have = {
-        c: {n for n, client in clients.items() if c in client["columns"]}
-        for c in sorted(columns)
-    }
-    partial = sorted(
-        (c for c in have if len(have[c]) < len(clients)),
-        key=lambda c: (len(have[c]), c),
-    )
+    have: dict[str, set[str]] = {}
+    for column in sorted(columns):
+        owners = {n for n, client in clients.items() if column in client["columns"]}
+        if len(owners) < len(clients):
+            have[column] = owners
+    # The sort is stable: columns of as many clients stay in the order of their names.
+    partial = sorted(have, key=lambda column: len(have[column]))
     for i, name in enumerate(partial):
         # The commonest name first: one answer is enough where several clients have names of their own.
         for candidate in reversed(partial[i + 1 :]):
@@ -235,13 +234,10 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
         for name, client in clients.items()
         if column in client["columns"]
     }
+    if 2 * len(have) <= len(clients) and len(have) < len(clients):
+        return None, [f"only at {listing(list(have))}"]
     if len(have) < len(clients):
-        listed, word = (
-            (list(have), "only at")
-            if 2 * len(have) <= len(clients)
-            else (sorted(set(clients) - set(have)), "not at")
-        )
-        return None, [f"{word} {listing(listed)}"]
+        return None, [f"not at {listing(sorted(set(clients) - set(have)))}"]
     for name, told in have.items():
         if "problem" in told:
             kind, (row, cell) = told["problem"], told["example"]
@@ -257,10 +253,8 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
     if not kinds:
         return None, ["missing at every client"]
     if "date" in kinds and kinds & {"number", "boolean"} and not chosen:
-        dates, site = (
-            next(n for n, a in have.items() if (a["kind"] == "date") is is_date)
-            for is_date in (True, False)
-        )
+        dates = next(n for n, told in have.items() if told["kind"] == "date")
+        site = next(n for n, told in have.items() if told["kind"] != "date")
         drop = Cure("drop", [column])
         raise InputError(
             Advice(
@@ -275,17 +269,13 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
         ]
     if "text" in kinds and len(kinds) > 1 and not chosen:
         # A column of which a client knows nothing, but writes "unknown", is empty there.
-        have = {
-            name: told
-            for name, told in have.items()
-            if told["kind"] != "text" or not told["unknown"]
-        }
+        for name, told in [*have.items()]:
+            if told["kind"] == "text" and told["unknown"]:
+                del have[name]
         kinds = {told["kind"] for told in have.values()}
     if "text" in kinds and len(kinds) > 1 and not chosen:
         texts = next(n for n, told in have.items() if told["kind"] == "text")
-        client = next(
-            n for n, told in have.items() if told["kind"] in ("number", "boolean")
-        )
+        client = next(n for n, told in have.items() if told["kind"] != "text")
         row, example = have[texts]["example"]
         cures = cures_of(column, "text", example)
         raise InputError(
@@ -303,28 +293,21 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
 def _numbers(column: str, clients: Told, have: Told) -> Drafted:
     signs = _signs(f"column {column!r}", clients, have, [Cure("drop", [column])])
     rows = sum(clients[name]["rows"] for name in have)
-    if rows >= ENOUGH_TO_TELL and all(
-        about.get("identifier") for about in have.values()
-    ):
+    are_enough = rows >= ENOUGH_TO_TELL
+    if are_enough and all(about.get("identifier") for about in have.values()):
         return None, [
             "whole numbers that hardly ever repeat under such a name: an identifier"
         ]
     remarks = []
-    for key, words in (
-        ("signs", "read as numbers, without the {}"),
-        ("unknown", "{} taken as missing"),
-    ):
-        values = {value for about in have.values() for value in about[key]}
-        if values:
-            listed = (
-                with_signs(sorted(values)).removeprefix("with ")
-                if key == "signs"
-                else listing(sorted(map(repr, values)))
-            )
-            remarks.append(
-                f"{words.format(listed)} ({listing([n for n, about in have.items() if about[key]])})"
-            )
-    if rows >= ENOUGH_TO_TELL and all(about.get("unique") for about in have.values()):
+    written, written_at = _join_told(have, "signs")
+    if written:
+        words = with_signs(sorted(written)).removeprefix("with ")
+        remarks.append(f"read as numbers, without the {words} ({written_at})")
+    unknown, unknown_at = _join_told(have, "unknown")
+    if unknown:
+        words = listing(sorted(map(repr, unknown)))
+        remarks.append(f"{words} taken as missing ({unknown_at})")
+    if are_enough and all(about.get("unique") for about in have.values()):
         remarks.append(
             "whole numbers that never repeat, kept as numbers (drop what only identifies rows)"
         )
@@ -332,6 +315,17 @@ def _numbers(column: str, clients: Told, have: Told) -> Drafted:
     if signs:
         spec["signs"] = signs
     return spec, remarks
+
+
+def _join_told(have: Told, key: str) -> tuple[set[str], str]:
+    """Return the values that clients tell under `key`, and list the clients that tell any."""
+    values: set[str] = set()
+    owners = []
+    for name, about in have.items():
+        values.update(about[key])
+        if about[key]:
+            owners.append(name)
+    return values, listing(owners)
 
 
 def _signs(
@@ -357,53 +351,54 @@ def _signs(
 
 def _category(column: str, have: Told, chosen: bool) -> Drafted:
     if not chosen:
-        if any(about["identifier"] for about in have.values()) or all(
-            about["unique"] for about in have.values()
-        ):
+        is_identifier = any(about["identifier"] for about in have.values())
+        if is_identifier or all(about["unique"] for about in have.values()):
             return None, ["every row has its own text: an identifier"]
         most = max(about["distinct"] for about in have.values())
         if most > MANY_CATEGORIES:
             return None, [
                 f"{most} different texts at one client; name it in categorical to keep it"
             ]
-    spelled = {c for about in have.values() for c in about["categories"]}
+    pooling = [name for name, about in have.items() if about["pooled"]]
+    spelled, _ = _join_told(have, "categories")
+    if not spelled and pooling:
+        return None, ["every category is rare"]
     if not spelled:
-        pooled = any(about["pooled"] for about in have.values())
-        return None, [
-            "every category is rare"
-            if pooled
-            else "no value in any client's training rows"
-        ]
-    spellings = variants(spelled)
-    folded_text = {text: fold(text) for group in spellings for text in group}
-    remarks = [f"{', '.join(map(repr, group))} are one category" for group in spellings]
-    folded = {
-        name: set(map(fold, about["categories"]))
-        for name, about in have.items()
-        if about["categories"]
-    }
-    owners = Counter(
-        category for categories in folded.values() for category in categories
-    )
-    strange = [
-        n
-        for n, texts in folded.items()
-        if len(folded) > 1 and all(owners[text] == 1 for text in texts)
-    ]
+        return None, ["no value in any client's training rows"]
+    remarks = []
+    # Spellings of one category become one; a category with one spelling stays as it is written.
+    merged_text: dict[str, str] = {}
+    for group in variants(spelled):
+        remarks.append(f"{', '.join(map(repr, group))} are one category")
+        merged_text.update({text: fold(text) for text in group})
+    folded: dict[str, set[str]] = {}
+    owners: Counter[str] = Counter()
+    for name, about in have.items():
+        if about["categories"]:
+            folded[name] = set(map(fold, about["categories"]))
+            owners.update(folded[name])
+    strange = []
+    for name, texts in folded.items():
+        if len(folded) > 1 and all(owners[text] == 1 for text in texts):
+            strange.append(name)
     if strange:
         remarks.append(
             f"no category in common with other clients at {listing(strange)} (other words for the same?)"
         )
-    merged = sorted({folded_text.get(text, text) for text in spelled})
-    spec: ColumnRecipe = {"name": column, "kind": "category", "categories": merged}
-    if len(spec["categories"]) > FEW_CATEGORIES and not chosen:
+    categories = sorted({merged_text.get(text, text) for text in spelled})
+    if len(categories) > FEW_CATEGORIES and not chosen:
         remarks.append(
-            f"{len(spec['categories'])} categories, an input for each (drop free text; the setting rare pools small ones)"
+            f"{len(categories)} categories, an input for each (drop free text; the setting rare pools small ones)"
         )
-    if any(about["pooled"] for about in have.values()):
-        spec |= {"categories": [*spec["categories"], RARE], "rare": True}
+    spec: ColumnRecipe = {
+        "name": column,
+        "kind": "category",
+        "categories": categories,
+    }
+    if pooling:
+        spec |= {"categories": [*categories, RARE], "rare": True}
         remarks.append(
-            f"categories of too few training rows (rare) are pooled ({listing([n for n, a in have.items() if a['pooled']])})"
+            f"categories of too few training rows (rare) are pooled ({listing(pooling)})"
         )
     return spec, remarks
 
@@ -524,50 +519,46 @@ def _remarks_on_classes(
     label: LabelRecipe, clients: Told, settings: Tables
 ) -> Iterator[str]:
     """Return remarks on classes: numbers that may be quantities, classes of one client, clients of one class."""
-    numbers = label["kind"] == "number" and not (settings.task or settings.classes)
-    integers = all(client["label"]["whole"] for client in clients.values())
-    if (
-        numbers
-        and len(label["values"]) > 2
-        and (len(label["values"]) > FEW_CLASSES or not integers)
-    ):
-        yield f'{len(label["values"])} numbers, taken as classes (if they are a quantity, say task = "regression")'
-    if label["kind"] == "number" and 2 < len(label["values"]) <= FEW_CLASSES:
-        low, high = label["values"][0], label["values"][-1]
-        yield f"classes {low} to {high} have an order that models do not use; the mean class error says how far off they are"
-    values = {
-        client: statement["label"]["values"] for client, statement in clients.items()
-    }
+    count = len(label["values"])
+    if label["kind"] == "number" and count > 2:
+        integers = all(client["label"]["whole"] for client in clients.values())
+        is_guess = not settings.task and not settings.classes
+        if is_guess and (count > FEW_CLASSES or not integers):
+            yield f'{count} numbers, taken as classes (if they are a quantity, say task = "regression")'
+        if count <= FEW_CLASSES:
+            low, high = label["values"][0], label["values"][-1]
+            yield f"classes {low} to {high} have an order that models do not use; the mean class error says how far off they are"
     if len(clients) == 1 or not label["values"]:
         return
-    single = [
-        f"{client} ({have[0]!r})" for client, have in values.items() if len(have) == 1
-    ]
+    single = []
+    mixed: dict[str, list[str]] = {}
+    owners: Counter[str] = Counter()
+    for client, statement in clients.items():
+        values = statement["label"]["values"]
+        if len(values) == 1:
+            single.append(f"{client} ({values[0]!r})")
+        elif values:
+            mixed[client] = values
+            owners.update(values)
     if single:
         yield f"one class only at {listing(single)}"
-    mixed = {client: have for client, have in values.items() if len(have) > 1}
-    owners = Counter(value for have in mixed.values() for value in have)
-    exclusive = {
-        client: [repr(value) for value in have if owners[value] == 1]
-        for client, have in mixed.items()
-    }
-    exclusive_values = [
-        f"{listing(values_here)} only at {client}"
-        for client, values_here in exclusive.items()
-        if values_here
-    ]
-    if exclusive_values and len(mixed) > 1:
-        yield f"{listing(exclusive_values)} (if these are other words for the same classes, map them with classes)"
+    exclusive = []
+    for client, values in mixed.items():
+        alone = [repr(value) for value in values if owners[value] == 1]
+        if alone:
+            exclusive.append(f"{listing(alone)} only at {client}")
+    if exclusive and len(mixed) > 1:
+        yield f"{listing(exclusive)} (if these are other words for the same classes, map them with classes)"
 
 
 def _refuse_variants(name: str, labels: Told) -> None:
     """Raise `InputError` for values of the label that are only spelled differently."""
     values = sorted({v for a in labels.values() for v in a["values"]})
     for group in variants(values):
-        where = [
-            f"{text!r} at {listing([n for n, a in labels.items() if text in a['values']])}"
-            for text in group
-        ]
+        where = []
+        for text in group:
+            owners = [n for n, about in labels.items() if text in about["values"]]
+            where.append(f"{text!r} at {listing(owners)}")
         question = (
             f"label {name!r} is {' and '.join(where)}: one class or {len(group)}? Write it the same way in all files, or map "
             "all values, the positive class last: "
@@ -694,24 +685,19 @@ def _scale(
     """Return mean and scale from the pooled mean and variance. `extents`: squares of each client, for the name of the one to blame."""
     mean, variance = moments_of.tolist()
     if not math.isfinite(mean) or not math.isfinite(variance):
-        where = [
-            name
-            for name, extent in zip(
-                draft["training_rows"], extents.tolist(), strict=True
-            )
-            if not math.isfinite(extent)
-        ]
-        places = f" at {listing(where)}" if where else ""
-        choice = f" or say {either(cures)}" if cures else ""
-        raise InputError(
-            Advice(
-                f"{column} holds numbers too large to square{places}; rescale it{choice}",
-                cures,
-            )
-        )
-    return mean, 1.0 if _is_constant(
-        mean, variance
-    ) else variance**0.5  # a constant stays 0
+        sentence = f"{column} holds numbers too large to square"
+        are_finite = torch.isfinite(extents).tolist()
+        names = zip(draft["training_rows"], are_finite, strict=True)
+        where = [name for name, is_finite in names if not is_finite]
+        if where:
+            sentence += f" at {listing(where)}"
+        sentence += "; rescale it"
+        if cures:
+            sentence += f" or say {either(cures)}"
+        raise InputError(Advice(sentence, cures))
+    if _is_constant(mean, variance):
+        return mean, 1.0  # its values are 0, and stay so
+    return mean, variance**0.5
 
 
 def _is_constant(mean: float, variance: float) -> bool:
@@ -724,11 +710,13 @@ def _mostly_missing(
 ) -> list[str]:
     notes = []
     for j, column in enumerate(numbers):
-        where = [
-            f"{name} ({1 - int(count[i, j]) / rows:.0%})"
-            for i, (name, rows) in enumerate(draft["training_rows"].items())
-            if count[i, j] < 0.5 * rows and count[:, j].sum() > 0
-        ]
+        if count[:, j].sum() == 0:
+            continue
+        where = []
+        for i, (name, rows) in enumerate(draft["training_rows"].items()):
+            present = int(count[i, j])
+            if present < 0.5 * rows:
+                where.append(f"{name} ({1 - present / rows:.0%})")
         if where:
             notes.append(
                 f"{column['name']} is mostly missing at {', '.join(where)}: the mean of all clients stands in"

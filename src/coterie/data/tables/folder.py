@@ -238,12 +238,9 @@ def deal_table(
             )
         return values
 
-    dealt = deal(
-        rule,
-        np.zeros(len(ready)) if labels is None else labels,
-        seed=seed,
-        column=column,
-    )
+    if labels is None:
+        labels = np.zeros(len(ready))
+    dealt = deal(rule, labels, seed=seed, column=column)
     numbers = np.arange(len(whole)) if ready.rows is None else ready.rows
     rows = {name: numbers[index] for name, index in dealt.clients.items()}
     check_clients(settings, rows)
@@ -293,12 +290,10 @@ def apply_recipe(
         not_missing=not_missing,
         lists=lists,
     )
-    on_disk = isinstance(rows, str | Path)
-    table = (
-        read(rows, reading)
-        if on_disk
-        else read_frame(rows, reading, name="new", source="the frame")
-    )
+    if isinstance(rows, str | Path):
+        table = read(rows, reading)
+    else:
+        table = read_frame(rows, reading, name="new", source="the frame")
     return encode(table, cast("Recipe", recipe), need_label=need_label)
 
 
@@ -336,11 +331,9 @@ def from_tables(
         notes += client_notes
     doubts, questions = find_doubts(clients, cohort.tables, recipe, settings)
     classes = recipe["label"]["classes"]
-    server = (
-        None
-        if settings.server_file is None
-        else server_rows(settings.server_file, recipe)
-    )
+    server = None
+    if settings.server_file is not None:
+        server = server_rows(settings.server_file, recipe)
     sentences = group_notes([*doubts, *recipe["notes"], *notes])
     out = Clients(
         clients,
@@ -419,10 +412,8 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
     cures: list[Cure] = []
     have = [n for n, t in tables.items() if label in t.columns]
     similar = [c for c in table.columns if alike(c, label)]
-    unnamed = 2 * sum(number(name) is not None for name in table.columns) > len(
-        table.columns
-    )
-    if unnamed:
+    numbers = sum(number(name) is not None for name in table.columns)
+    if 2 * numbers > len(table.columns):
         cure = (
             "; its first line has numbers: put one with the names of the columns above"
         )
@@ -449,10 +440,8 @@ def _are_vertical(table: Table, tables: Mapping[str, Table]) -> bool:
         shared = [name for name in table.columns if name in other.columns]
         if other is table or not shared or not all(map(names_rows, shared)):
             continue
-        ours, theirs = (
-            {value for value in t.columns[shared[0]].value_names if value is not None}
-            for t in (table, other)
-        )
+        ours = set(table.columns[shared[0]].levels[0])
+        theirs = set(other.columns[shared[0]].levels[0])
         if 2 * len(ours & theirs) > min(len(ours), len(theirs)):
             return True
     return False
@@ -473,20 +462,18 @@ def encode_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]
         for key, index in table.parts.items()
         if len(index)
     }
-    groups = (
-        None
-        if table.groups is None
-        else {key: table.groups[table.parts[key]] for key in parts}
-    )
-    numbers = table.parts.get("test")
-    return Client(
+    groups = None
+    if table.groups is not None:
+        groups = {key: table.groups[table.parts[key]] for key in parts}
+    client = Client(
         table.name,
         parts["train"],
         parts.get("validation"),
         parts.get("test"),
-        numbers,
+        table.parts.get("test"),
         groups,
-    ), rows.notes
+    )
+    return client, rows.notes
 
 
 def ready_tables(
@@ -571,14 +558,9 @@ def _take_groups(table: Table, settings: Tables) -> Table:
         raise InputError(
             f"{table.source}: {group!r} is missing in data row {table.data_row(np.argmin(column.present))}; say whose row it is"
         )
-    groups = np.unique(column.value_names.astype(str), return_inverse=True)[1].astype(
-        np.int64
-    )
-    return replace(
-        table,
-        columns={key: c for key, c in table.columns.items() if key != group},
-        groups=groups,
-    )
+    _, groups = np.unique(column.value_names.astype(str), return_inverse=True)
+    columns = {key: c for key, c in table.columns.items() if key != group}
+    return replace(table, columns=columns, groups=groups.astype(np.int64))
 
 
 def _map_classes(table: Table, settings: Tables) -> Table:
@@ -595,9 +577,8 @@ def _map_classes(table: Table, settings: Tables) -> Table:
             )
     classes = np.empty(len(texts), dtype=object)
     classes[:] = [None if text is None else spellings[text] for text in texts]
-    return replace(
-        table, columns={**table.columns, label: Column("text", None, classes)}
-    )
+    mapped = Column("text", None, classes)
+    return replace(table, columns={**table.columns, label: mapped})
 
 
 def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:

@@ -20,7 +20,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Annotated, Any, NamedTuple, NotRequired, Required, TypedDict
 
 import numpy as np
@@ -242,27 +241,25 @@ def _describe_column(
     }
     if column.problem is not None:
         out["problem"], *out["example"] = column.problem
-    elif column.kind == "number" and not chosen:
-        numbers = (column.numbers if column.numbers is not None else np.zeros(0))[train]
+    elif column.kind == "number" and column.numbers is not None and not chosen:
+        numbers = column.numbers[train]
         numbers = numbers[~np.isnan(numbers)]
-        distinct = len(np.unique(numbers)) if are_whole(numbers) else -1
-        out["unique"] = distinct == len(numbers)
-        out["identifier"] = (
-            distinct >= 0 and 2 * distinct >= len(numbers) and names_rows(name)
-        )
+        out["unique"] = out["identifier"] = False
+        if are_whole(numbers):
+            distinct = len(np.unique(numbers))
+            out["unique"] = distinct == len(numbers)
+            out["identifier"] = 2 * distinct >= len(numbers) and names_rows(name)
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         chosen = chosen or bool(column.separator)
         names, rows, codes = column.memberships
         in_train = np.isin(rows, train)
         class_counts = np.bincount(codes[in_train], minlength=len(names))
-        spelled = {
-            text: count
-            for text, count in zip(names, class_counts.tolist(), strict=True)
-            if count
-        }
+        spelled: dict[str, int] = {}
         counts = Counter[str]()
-        for text, count in spelled.items():
-            counts[fold(text)] += count
+        for text, count in zip(names, class_counts.tolist(), strict=True):
+            if count:
+                spelled[text] = count
+                counts[fold(text)] += count
         present = sum(spelled.values())
         unique = len(spelled) == present
         categories = [text for text in sorted(spelled) if counts[fold(text)] >= rare]
@@ -280,19 +277,15 @@ def _describe_column(
 
 def example(column: Column) -> list[Any]:
     """The first cell that is not a number, else the first, and its data row, for the sentence about a column of two kinds."""
-    cells = (
-        (row, str(text))
-        for row, text in enumerate(column.value_names, 1)
-        if text is not None
-    )
-    leading = next(cells)
-    words = (
-        c
-        for c in chain([leading], cells)
-        if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1])
-    )
-    row, text = next(words, leading)
-    return [row, text[:SHOWN]]
+    leading: list[Any] = []
+    for row, text in enumerate(column.value_names, 1):
+        if text is None:
+            continue
+        cell = [row, str(text)[:SHOWN]]
+        if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", str(text)):
+            return cell
+        leading = leading or cell
+    return leading
 
 
 @task
@@ -307,12 +300,13 @@ def moments(cohort: TableCohort, *, schema: str) -> Moments:
     for i, table in enumerate(cohort.tables):
         for j, name in enumerate(names):
             numbers = table.columns[name].numbers
-            values = np.zeros(0) if numbers is None else numbers[table.parts["train"]]
+            if numbers is None:
+                continue
+            values = numbers[table.parts["train"]]
             values = values[~np.isnan(values)]
             if len(values):
-                with np.errstate(
-                    over="ignore", invalid="ignore"
-                ):  # too large numbers are refused by name in `_scale`
+                # Too large numbers are refused by name in `_scale`.
+                with np.errstate(over="ignore", invalid="ignore"):
                     mean = values.mean()
                     out[:, i, j] = len(values), mean, ((values - mean) ** 2).sum()
     return Moments(*(torch.from_numpy(a) for a in out))
@@ -383,11 +377,9 @@ def _scale_numbers(
 def _far(scaled: NDArray[np.float64], spec: ColumnRecipe, source: str) -> list[str]:
     """A question if half of the numbers and more are far from the training rows, as where a file has another unit."""
     present = np.abs(scaled[scaled != 0])
-    middle = (
-        float(np.median(present))
-        if len(present) and 2 * np.count_nonzero(present >= FAR) >= len(present)
-        else 0.0
-    )
+    if 2 * np.count_nonzero(present >= FAR) < max(1, len(present)):
+        return []
+    middle = float(np.median(present))
     if middle < FAR:
         return []
     return [
@@ -408,12 +400,11 @@ def _numbers_of(
         raise InputError(
             f"{where} needs numbers but has {text!r} in data row {table.data_row(row - 1)}; correct that cell"
         )
-    units = [
-        sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))
-    ]
-    if units[0] != units[1] and column.kind != "empty":
+    signs = sorted({*column.signs} - {","})
+    trained_signs = sorted({*spec.get("signs", [])} - {","})
+    if signs != trained_signs and column.kind != "empty":
         raise InputError(
-            f"{where} has numbers {with_signs(units[0])}, but the model was trained on numbers {with_signs(units[1])}; write them so"
+            f"{where} has numbers {with_signs(signs)}, but the model was trained on numbers {with_signs(trained_signs)}; write them so"
         )
     return column.numbers
 
@@ -426,15 +417,22 @@ def _one_hot(
     folded = {fold(category): j for category, j in position.items()}
     rare = position[RARE] if spec.get("rare") else None
     names, rows, codes = column.memberships
-    place = {text: position.get(text, folded.get(fold(text), rare)) for text in names}
-    columns = np.array([-1 if j is None else j for j in (*place.values(), None)])[codes]
+    unknown = []
+    place = np.full(len(names) + 1, -1)  # of each category; the last stands for none
+    for code, text in enumerate(names):
+        j = position.get(text, folded.get(fold(text), rare))
+        if j is None:
+            unknown.append(text)
+        else:
+            place[code] = j
+    columns = place[codes]
     is_known = columns >= 0
     out[rows[is_known], columns[is_known]] = 1.0
-    unknown = [repr(text) for text in sorted(names) if place[text] is None]
     if not unknown:
         return []
+    words = listing([repr(text) for text in sorted(unknown)])
     return [
-        f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"
+        f"{source}: {spec['name']} has {words}, which no training row has: taken as missing"
     ]
 
 
@@ -503,17 +501,15 @@ def ask_about_units(
     same_shape &= spreads.log().abs() > ROOT * factors.log().abs()
     # Units with another zero, such as degrees, or a smaller factor.
     means, deviations = client_moments
-    far_means = (means - typical[0]).abs() > APART * torch.maximum(
-        deviations, typical[1]
+    typical_mean, typical_deviation = typical
+    larger = torch.maximum(deviations, typical_deviation)
+    are_far = (means - typical_mean).abs() > APART * larger
+    # On a log scale deviations are, about, in proportion to the mean.
+    larger = torch.maximum(
+        deviations / means.abs(), typical_deviation / typical_mean.abs()
     )
-    in_proportion = APART * torch.maximum(
-        deviations / means.abs(), typical[1] / typical[0].abs()
-    )
-    shifted = (
-        (far_means | (factors.log().abs() > in_proportion))
-        & (deviations > 0)
-        & (factors > 0)
-    )
+    are_far |= factors.log().abs() > APART * larger
+    shifted = are_far & (deviations > 0) & (factors > 0)
     has_rows = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
     suspect = ((factors.log().abs() > math.log(UNIT)) & same_shape | shifted) & has_rows
     notes = []
@@ -542,16 +538,16 @@ def group_notes(notes: Iterable[str]) -> tuple[str, ...]:
     """
     kinds: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
-        kinds.setdefault(
-            next((ending for ending in _ENDINGS if note.endswith(ending)), note), []
-        ).append(note)
-    return tuple(
-        text
-        for alike in kinds.values()
-        for text in (alike if len(alike) <= _FEW_NOTES else [_one_for_all(alike)])
-    )
-
-
-def _one_for_all(notes: Sequence[str]) -> str:
-    columns = [re.split(r":| is ", note, maxsplit=1)[0] for note in notes]
-    return f"{notes[0]}; the same of {listing(columns[1:])}"
+        kind = note
+        for ending in _ENDINGS:
+            if note.endswith(ending):
+                kind = ending
+        kinds.setdefault(kind, []).append(note)
+    grouped: list[str] = []
+    for alike in kinds.values():
+        if len(alike) <= _FEW_NOTES:
+            grouped += alike
+            continue
+        columns = [re.split(r":| is ", note, maxsplit=1)[0] for note in alike]
+        grouped.append(f"{alike[0]}; the same of {listing(columns[1:])}")
+    return tuple(grouped)

@@ -30,13 +30,11 @@ from coterie.data.tables.recipe import LabelRecipe, Recipe
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
 _SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
-_DISTINCT = (
-    0.9  # share of different rows at one client below which equal rows mean nothing
-)
+# Share of different rows at one client below which equal rows mean nothing.
+_DISTINCT = 0.9
 _FEWEST_LABELS = 100  # rows of which 1 % is one
-_HEAVY = (
-    1 / 3
-)  # share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %
+# Share of the variance in 1 % of the rows from which on a tail is heavy; of a normal it is 8 %.
+_HEAVY = 1 / 3
 
 _YEARS = (1950, 2100)
 _MOVING = 4.0  # standard errors of a trend within clients
@@ -63,27 +61,21 @@ def find_doubts(
         for name in _columns_of_one_class(clients, tables, recipe)
         if name not in columns
     ]
-    copied = [
-        f"{name} ({share:.0%})" for name, share in _shares_of_copies(clients).items()
-    ]
     doubts = {
         "says the label in all training rows; drop what is known only afterwards": columns,
         "has a value in the training rows of one class alone; drop what is known only afterwards": filled,
     }
     notes = [f"{listing(names)}: {doubt}" for doubt, names in doubts.items() if names]
-    notes += (
-        [f"rows that other clients have too: {listing(copied)}; the same patients?"]
-        if copied
-        else []
-    )
+    shares = _shares_of_copies(clients)
+    if shares:
+        copied = listing([f"{name} ({share:.0%})" for name, share in shares.items()])
+        notes.append(f"rows that other clients have too: {copied}; the same patients?")
     extremes = _find_far_numbers(tables, recipe)
-    notes += [
-        *_of_one_patient(tables, recipe),
-        *_of_numbers(tables, recipe, extremes),
-        *_of_codes(tables, recipe),
-    ]
-    notes += _on_the_tail(tables, recipe)
-    notes += _on_drift(clients, tables, recipe)
+    notes += _note_patients_in_two_parts(tables, recipe)
+    notes += _note_far_numbers(tables, recipe, extremes)
+    notes += _note_codes(tables, recipe)
+    notes += _note_heavy_tail(tables, recipe)
+    notes += _note_drift(clients, tables, recipe)
     suspected = [*dict.fromkeys([*columns, *filled])]
     questions = ask_about(clients, tables, recipe, settings, extremes, suspected)
     for question in ask_about_meanings(clients, tables, recipe, settings):
@@ -94,24 +86,21 @@ def find_doubts(
     return notes, questions
 
 
-def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+def _note_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return a note on columns that hold nothing but 1 and 2 at every client: codes, such as of a sex, which are read as numbers."""
-    names = [
-        column["name"] for column in recipe["columns"] if column["kind"] == "number"
-    ]
-    codes = [
-        name
-        for name in names
-        if all(_two_codes(table.columns[name]) == [1.0, 2.0] for table in tables)
-    ]
-    return (
-        [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"]
-        if codes
-        else []
-    )
+    codes = []
+    for column in recipe["columns"]:
+        name = column["name"]
+        if column["kind"] == "number" and all(
+            _two_codes(table.columns[name]) == [1.0, 2.0] for table in tables
+        ):
+            codes.append(name)
+    if not codes:
+        return []
+    return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"]
 
 
-def _on_drift(
+def _note_drift(
     clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe
 ) -> list[str]:
     """Return a note on a year or a date with which the share of the last class moves within clients, and how to test on the newest."""
@@ -142,7 +131,9 @@ def _trend(
     thirds = np.zeros((2, 2))  # cases and rows of the oldest and the newest third
     for client, table in zip(clients, tables, strict=True):
         column = table.columns.get(name)
-        times = times_of(column) if column is not None and _are_times(column) else None
+        if column is None or not _are_times(column):
+            return nothing
+        times = times_of(column)
         if times is None:
             return nothing
         times = times[table.parts["train"]]
@@ -175,24 +166,24 @@ def _are_times(column: Column) -> bool:
     return bool(low <= numbers.min() and numbers.max() <= high) and are_whole(numbers)
 
 
-def _on_the_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+def _note_heavy_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Return a note that suggests a log scale, if 1 % of the rows are much of the variance of a label to regress on, and not on it."""
-    name, columns = (
-        recipe["label"]["column"],
-        [table.columns[recipe["label"]["column"]].numbers for table in tables],
-    )
-    numbers = np.concatenate(
-        [column for column in columns if column is not None] or [np.zeros(0)]
-    )
-    numbers = numbers[~np.isnan(numbers)]
-    if recipe["label"]["classes"] or len(numbers) < _FEWEST_LABELS or numbers.min() < 0:
+    if recipe["label"]["classes"]:
+        return []
+    name = recipe["label"]["column"]
+    parts = [np.zeros(0)]
+    for table in tables:
+        column = table.columns[name].numbers
+        if column is not None:
+            parts.append(column[~np.isnan(column)])
+    numbers = np.concatenate(parts)
+    if len(numbers) < _FEWEST_LABELS or numbers.min() < 0:
         return []
     shares = []
     for values in (numbers, np.log1p(numbers)):
         squares = np.sort((values - values.mean()) ** 2)
-        shares.append(
-            float(squares[-(len(squares) // 100) :].sum() / max(squares.sum(), 1e-300))
-        )
+        largest = squares[-(len(squares) // 100) :]
+        shares.append(float(largest.sum() / max(squares.sum(), 1e-300)))
     if shares[0] < max(_HEAVY, 2 * shares[1]):
         return []
     note = f"label {name}: 1 % of the rows make up {shares[0]:.0%} of its variance and decide the squared error; on a log scale, "
@@ -232,24 +223,26 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
         return []
     rows = np.concatenate([np.asarray(part.inputs) for part in parts])
     classes = recipe["label"]["classes"]
-    suspect = (
-        bool(classes) and _are_apart_in(rows[:LOOKED_AT], labels[:LOOKED_AT]).any()
-    )
-    tells = (
-        _are_apart_in(rows, labels) if suspect else np.zeros(rows.shape[1], dtype=bool)
-    )
-    tells = tells if classes else _are_in_a_line_with(rows, labels)
+    if not classes:
+        tells = _are_in_a_line_with(rows, labels)
+    else:
+        # The first rows show of most columns that they are not apart.
+        tells = _are_apart_in(rows[:LOOKED_AT], labels[:LOOKED_AT])
+        if tells.any():
+            tells = _are_apart_in(rows, labels)
     names, place = [], 0
     for column in recipe["columns"]:
-        width = len(column["categories"]) if column["kind"] == "category" else 1
+        says_it = False
+        width = 1
         if column["kind"] == "number":
-            names += [column["name"]] if tells[place] else []
-        elif classes and width <= 2 * len(classes):
-            names += (
-                [column["name"]]
-                if _names_the_class(rows[:, place : place + width], labels)
-                else []
-            )
+            says_it = bool(tells[place])
+        else:
+            width = len(column["categories"])
+            categories = rows[:, place : place + width]
+            if classes and width <= 2 * len(classes):
+                says_it = _names_the_class(categories, labels)
+        if says_it:
+            names.append(column["name"])
         place += width
     return names
 
@@ -263,16 +256,14 @@ def _columns_of_one_class(
         return []
     names = []
     for column in recipe["columns"]:
-        present = np.concatenate(
-            [
-                table.columns[column["name"]].present[table.parts["train"]]
-                for table in tables
-            ]
-        )
+        name = column["name"]
+        parts = [table.columns[name].present[table.parts["train"]] for table in tables]
+        present = np.concatenate(parts)
         if present.all():
             continue
         filled, empty = np.unique(labels[present]), np.unique(labels[~present])
-        names += [column["name"]] if len(filled) == 1 and filled[0] not in empty else []
+        if len(filled) == 1 and filled[0] not in empty:
+            names.append(name)
     return names
 
 
@@ -291,10 +282,8 @@ def _are_apart_in(rows: Array, classes: Array) -> Array:
     lows = np.stack([class_rows.min(axis=0) for class_rows in of_class])
     highs = np.stack([class_rows.max(axis=0) for class_rows in of_class])
     order = lows.argsort(axis=0)
-    lows, highs = (
-        np.take_along_axis(lows, order, 0),
-        np.take_along_axis(highs, order, 0),
-    )
+    lows = np.take_along_axis(lows, order, 0)
+    highs = np.take_along_axis(highs, order, 0)
     return np.asarray((highs[:-1] < lows[1:]).all(axis=0))
 
 
@@ -307,23 +296,18 @@ def _names_the_class(categories: Array, classes: Array) -> bool:
 
 def _find_far_numbers(tables: Sequence[Table], recipe: Recipe) -> Far:
     """Return the numbers of each column that are far from all others there, in the order of clients."""
-    names = [
-        recipe["label"]["column"],
-        *(column["name"] for column in recipe["columns"]),
-    ]
+    names = [column["name"] for column in recipe["columns"]]
     extremes: dict[tuple[str, str], dict[float, Array]] = {}
     for table in tables:
-        for name in names:
-            numbers = (
-                table.columns[name].numbers
-                if table.columns[name].kind == "number"
-                else None
-            )
-            values = [] if numbers is None else _far_off(numbers)
-            if numbers is not None and values:
-                extremes[table.name, name] = {
-                    value: np.flatnonzero(numbers == value) for value in values
-                }
+        for name in (recipe["label"]["column"], *names):
+            column = table.columns[name]
+            if column.kind != "number" or column.numbers is None:
+                continue
+            rows = {
+                v: np.flatnonzero(column.numbers == v) for v in _far_off(column.numbers)
+            }
+            if rows:
+                extremes[table.name, name] = rows
     return extremes
 
 
@@ -331,14 +315,22 @@ def _may_be_far(numbers: Array) -> bool:
     """Return False where the ends alone tell that no number is far from all others: more than a few lie in each half of the range,
     and no few below or at 0 end it.
     """
-    low, high = (numbers.min(), numbers.max()) if len(numbers) else (0.0, 0.0)
+    if not len(numbers):
+        return True
+    low, high = numbers.min(), numbers.max()
+    if low == 0 or high <= 0:
+        return True
+    # Halves before they are added: the sum of two large numbers may be infinite.
     middle, leading = low / 2 + high / 2, numbers[:_FIRST]
-    fewest = min(
-        len({*leading[leading < middle].tolist()}),
-        len({*leading[leading > middle].tolist()}),
-    )
-    negative = len({*leading[leading < 0].tolist()}) if low < 0 else len(numbers)
-    return low == 0 or high <= 0 or min(fewest, negative) <= _FAR_OFF
+    few_below = _few_distinct(leading[leading < middle])
+    few_above = _few_distinct(leading[leading > middle])
+    few_negative = low < 0 and _few_distinct(leading[leading < 0])
+    return bool(few_below or few_above or few_negative)
+
+
+def _few_distinct(numbers: Array) -> bool:
+    """Return True for at most `_FAR_OFF` different numbers."""
+    return len({*numbers.tolist()}) <= _FAR_OFF
 
 
 def _far_off(numbers: Array) -> list[float]:
@@ -351,22 +343,20 @@ def _far_off(numbers: Array) -> list[float]:
     if not _may_be_far(numbers):
         return []
     distinct = np.unique(numbers)
-    out: list[float] = []
     most = min(_FAR_OFF, len(distinct) - 2)
-    for ends in (
-        distinct[: _FAR_OFF + 1].tolist(),
-        distinct[: -_FAR_OFF - 2 : -1].tolist(),
-    ):
-        other_end = (
-            distinct[-1 if ends[:1] == distinct[:1].tolist() else 0].item()
-            if ends
-            else 0.0
-        )
+    if most < 1:
+        return []
+    out: list[float] = []
+    # From below, and from above.
+    for ordered in (distinct, distinct[::-1]):
+        ends = ordered[: _FAR_OFF + 1].tolist()
+        other_end = ordered[-1].item()
         for k in range(most, 0, -1):
             is_wide = abs(ends[k - 1] - ends[k]) > abs(other_end - ends[k])
-            if (is_wide or ends[k - 1] <= 0) and _is_apart_from(
-                ends[:k], ends[k], other_end, len(distinct) - k, numbers
-            ):
+            if not is_wide and ends[k - 1] > 0:
+                continue
+            others = len(distinct) - k
+            if _is_apart_from(ends[:k], ends[k], other_end, others, numbers):
                 out += ends[:k]
                 break
     return out
@@ -380,98 +370,98 @@ def _is_apart_from(
     if count >= _ENOUGH and gap > _GAP * spread:
         return True
     if ends == [0.0]:
-        rest_of_numbers = numbers[numbers != 0]
-        zeros = np.count_nonzero(numbers == 0)
-        return bool(
-            zeros > 1
-            and count >= _ENOUGH
-            and rest_of_numbers.mean() > _GAP * rest_of_numbers.std()
-        )
+        others = numbers[numbers != 0]
+        if len(numbers) - len(others) < 2 or count < _ENOUGH:
+            return False
+        return bool(others.mean() > _GAP * others.std())
     negative = max(ends) < 0 <= min(nearest, other_end) and max(nearest, other_end) > 2
-    return (gap > spread or negative) and all(
-        CODE.fullmatch(spell(end)) for end in ends
-    )
+    if gap <= spread and not negative:
+        return False
+    return all(CODE.fullmatch(spell(end)) for end in ends)
 
 
-def _of_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
-    """Questions about numbers that are far from all others of their client, and about two ways to write yes and no."""
+def _note_far_numbers(tables: Sequence[Table], recipe: Recipe, far: Far) -> list[str]:
+    """Return notes on numbers that are far from all others of their client, and on two ways to write yes and no."""
     label = recipe["label"]["column"]
-    names = [
-        label,
-        *(column["name"] for column in recipe["columns"] if column["kind"] == "number"),
-    ]
-    far = {key: extremes for key, extremes in far.items() if key[1] in names}
-    data_rows = {table.name: table.data_row for table in tables}
-    counts = Counter(
-        (client, data_rows[client](at[0]))
-        for (client, _), extremes in far.items()
-        for at in extremes.values()
-        if len(at) == 1
-    )
+    names = [label]
+    for column in recipe["columns"]:
+        if column["kind"] == "number":
+            names.append(column["name"])
+    # In how many columns a row has a number that is far from all others, and alone.
+    counts: Counter[tuple[str, int]] = Counter()
+    for table in tables:
+        for name in names:
+            for rows in far.get((table.name, name), {}).values():
+                if len(rows) == 1:
+                    counts[table.name, table.data_row(rows[0])] += 1
     notes = [
         f"{client}: data row {row} is far from all others in {n} columns; delete a row of totals, correct others"
         for (client, row), n in counts.items()
         if n > 1
     ]
     for name in names:
-        where = [
-            f"{spell(value)} (data row {data_rows[client](at[0])}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
-            for client in (table.name for table in tables)
-            for value, at in far.get((client, name), {}).items()
-            if len(at) > 1 or counts[client, data_rows[client](at[0])] == 1
-        ]
-        cure = "correct a slip, name a code for missing under missing"
-        notes += (
-            [f"{name}: {listing(where)} far from all other numbers there; {cure}"]
-            if where
-            else []
-        )
-        values = {
-            table.name: _two_codes(table.columns[name])
-            for table in tables
-            if name != label
-        }
-        written = [
-            [client for client, pair in values.items() if pair == codes]
-            for codes in ([0.0, 1.0], [1.0, 2.0])
-        ]
-        if all(written):
+        where = []
+        for table in tables:
+            for value, rows in far.get((table.name, name), {}).items():
+                row = table.data_row(rows[0])
+                if len(rows) > 1:
+                    more = f" and {len(rows) - 1} more"
+                elif counts[table.name, row] == 1:
+                    more = ""
+                else:
+                    continue  # its row was noted above
+                where.append(f"{spell(value)} (data row {row}{more} at {table.name})")
+        if where:
+            cure = "correct a slip, name a code for missing under missing"
             notes.append(
-                f"{name}: 0 and 1 at {listing(written[0])} but 1 and 2 at {listing(written[1])}; the same codes?"
+                f"{name}: {listing(where)} far from all other numbers there; {cure}"
             )
+        if name != label:
+            notes += _note_two_spellings_of_no(tables, name)
     return notes
+
+
+def _note_two_spellings_of_no(tables: Sequence[Table], name: str) -> list[str]:
+    """Return a note on a column that is 0 and 1 at some clients, and 1 and 2 at others."""
+    zeros_and_ones, ones_and_twos = [], []
+    for table in tables:
+        codes = _two_codes(table.columns[name])
+        if codes == [0.0, 1.0]:
+            zeros_and_ones.append(table.name)
+        elif codes == [1.0, 2.0]:
+            ones_and_twos.append(table.name)
+    if not zeros_and_ones or not ones_and_twos:
+        return []
+    return [
+        f"{name}: 0 and 1 at {listing(zeros_and_ones)} but 1 and 2 at {listing(ones_and_twos)}; the same codes?"
+    ]
 
 
 def _two_codes(column: Column) -> list[float]:
     """Return the two numbers that a column consists of; none if there are more, or fewer."""
-    if (
-        column.numbers is None
-        or column.kind != "number"
-        or len({*column.numbers[:_FIRST].tolist()}) > _FAR_OFF
-    ):
+    if column.kind != "number" or column.numbers is None:
+        return []
+    if not _few_distinct(column.numbers[:_FIRST]):
         return []
     codes: list[float] = np.unique(column.numbers[~np.isnan(column.numbers)]).tolist()
     return codes if len(codes) == 2 else []
 
 
-def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
-    used = {
-        recipe["label"]["column"],
-        *(column["name"] for column in recipe["columns"]),
-    }
+def _note_patients_in_two_parts(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Return notes on columns that name patients, of whom some have rows for training and for the test."""
+    used = {column["name"] for column in recipe["columns"]}
+    used.add(recipe["label"]["column"])
     where: dict[str, list[str]] = {}
     for table in tables:
-        for name in (
-            name for name in table.columns if name not in used and names_rows(name)
-        ):
+        for name in table.columns:
+            if name in used or not names_rows(name):
+                continue
             values = table.columns[name].value_names
             if 2 * len(set(values)) < len(values):  # a code of few values
                 continue
-            train, test = (
-                {v for v in values[table.parts.get(part, [])] if v is not None}
-                for part in ("train", "test")
-            )
-            if train & test:
+            train = set(values[table.parts.get("train", [])])
+            test = set(values[table.parts.get("test", [])])
+            if (train & test) - {None}:
                 where.setdefault(name, []).append(table.name)
     cure = "say which rows belong together (group)"
     return [
@@ -486,41 +476,37 @@ def _shares_of_copies(clients: Sequence[Client]) -> dict[str, float]:
     Where few columns with few values make rows equal by chance, a client has rows twice itself. So often do the more rows of all
     others equal one of its rows that the share must be `_SHARED` above what follows from that.
     """
-    rows = {client.name: _rows(client) for client in clients}
-    different = {
-        name: np.unique(numbers, return_counts=True) for name, numbers in rows.items()
-    }
-    numbers, owners = np.unique(
-        np.concatenate([row_hashes for row_hashes, _ in different.values()]),
-        return_counts=True,
-    )
-    shared, total = numbers[owners > 1], sum(map(len, rows.values()))
-    shares = {}
-    for name, (row_hashes, counts) in different.items():
-        repeated = counts[counts > 1].sum() / len(rows[name])
-        by_chance = 1 - (1 - repeated) ** (
-            (total - len(rows[name])) / max(1, len(rows[name]) - 1)
+    distinct_rows, counts = {}, {}
+    for client in clients:
+        hashes = _hash_rows(client)
+        distinct_rows[client.name], counts[client.name] = np.unique(
+            hashes, return_counts=True
         )
-        share = float(np.isin(row_hashes, shared).mean())
-        if (
-            len(row_hashes) >= _DISTINCT * len(rows[name])
-            and share >= by_chance + _SHARED
-        ):
+    everywhere, owners = np.unique(
+        np.concatenate([*distinct_rows.values()]), return_counts=True
+    )
+    shared = everywhere[owners > 1]
+    total = sum(int(of_client.sum()) for of_client in counts.values())
+    shares = {}
+    for name, of_client in counts.items():
+        rows = int(of_client.sum())
+        if len(of_client) < _DISTINCT * rows:
+            continue
+        repeated = of_client[of_client > 1].sum() / rows
+        by_chance = 1 - (1 - repeated) ** ((total - rows) / max(1, rows - 1))
+        share = float(np.isin(distinct_rows[name], shared).mean())
+        if share >= by_chance + _SHARED:
             shares[name] = share
     return shares
 
 
-def _rows(client: Client) -> Array:
+def _hash_rows(client: Client) -> Array:
     """A number for each row, the same for equal ones."""
     numbers: list[int] = []
     for _, part in client.parts():
-        rows = np.column_stack(
-            [np.asarray(column, dtype=np.float32) for column in part]
-        )
-        numbers += map(
-            hash,
-            rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
-            .ravel()
-            .tolist(),
-        )
+        columns = [np.asarray(column, dtype=np.float32) for column in part]
+        rows = np.column_stack(columns)
+        # A row as one value: its bytes.
+        whole_row = np.dtype((np.void, rows.itemsize * rows.shape[1]))
+        numbers += map(hash, rows.view(whole_row).ravel().tolist())
     return np.array(numbers)
