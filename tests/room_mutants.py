@@ -62,11 +62,12 @@ class Place(NamedTuple):
 
 
 class RoomMutant(NamedTuple):
-    """A changed place of a file (relative to src/coterie). `was` is what stands there."""
+    """A changed place of a file (relative to src/coterie). `was` is what stands there, `line` the whole line where it begins."""
 
     file: str
     place: Place
     was: str
+    line: str = ""
 
     def text(self, root: Path) -> str:
         code = (root / SOURCE / self.file).read_bytes()
@@ -221,11 +222,12 @@ def drawn(room: str, number: int, seed: int, root: Path = ROOT) -> list[RoomMuta
     for path in files:
         code = path.read_bytes()
         file = path.relative_to(root / SOURCE).as_posix()
+        lines = code.decode().splitlines()
         for kind, found in places(code).items():
-            by_kind[kind] += [
-                RoomMutant(file, place, code[place.first : place.last].decode())
-                for place in found
-            ]
+            for place in found:
+                was = code[place.first : place.last].decode()
+                line = lines[place.line - 1].strip()
+                by_kind[kind].append(RoomMutant(file, place, was, line))
     if sum(map(len, by_kind.values())) < number:
         raise ValueError(f"src/coterie/{room} has fewer than {number} places to change")
     chance = random.Random(f"{room} {seed}")
@@ -238,10 +240,10 @@ def drawn(room: str, number: int, seed: int, root: Path = ROOT) -> list[RoomMuta
 
 
 def equivalent(root: Path = ROOT) -> dict[tuple[str, str, str], str]:
-    """Why a mutant means the same, by file, what stood there and what stands there instead."""
+    """Why a mutant means the same, by file, the line where it begins, and what stands there instead."""
     listed = tomllib.loads((root / EQUIVALENT.relative_to(ROOT)).read_text())
     return {
-        (one["file"], one["was"], one["instead"]): one["why"]
+        (one["file"], one["line"], one["instead"]): one["why"]
         for one in listed.get("mutant", [])
     }
 
@@ -417,7 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _key(mutant: RoomMutant) -> tuple[str, str, str]:
-    return mutant.file, mutant.was, mutant.place.instead
+    return mutant.file, mutant.line, mutant.place.instead
 
 
 def _hunt(

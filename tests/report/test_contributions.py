@@ -133,3 +133,12 @@ def test_planted_clients_are_named_in_nine_of_ten_trainings(monkeypatch):
         )
         others = [[sign for sign in signs if sign != expected[who]] for signs in found]
         assert sum(bool(signs) for signs in others) <= 1
+
+
+def test_each_sign_has_a_sentence_of_its_own_that_names_its_clients_by_their_names():
+    names = {"a": "Ward A"}
+    signs = [Sign("rider", ("a",)), Sign("saboteur", ("a",)), Sign("twin", ("a", "b"))]
+    said = [sign.in_words(names, 3, 4) for sign in signs]
+    assert len({sentence.partition("Ward A")[2] for sentence in said}) == 3
+    assert all(sentence.startswith("In 3 of 4 trainings Ward A") for sentence in said)
+    assert "b's updates" in said[2]

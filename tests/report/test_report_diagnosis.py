@@ -6,6 +6,7 @@ import json
 import math
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import fake_run
 import numpy as np
@@ -22,7 +23,7 @@ from sklearn.metrics import (
 
 from coterie.report.diagnosis import diagnose, table, thresholds
 from coterie.report.drawings import forest, network
-from coterie.report.pictures import forest_picture
+from coterie.report.pictures import forest_picture, network_picture
 from coterie.report.results import Results
 
 
@@ -187,3 +188,15 @@ def test_no_name_lies_on_another_where_names_are_long(
             for start, r, t, b in others
         )
     assert len({n["name"] for n in drawn["nodes"]}) == count
+
+
+def test_a_picture_of_who_helps_whom_names_each_client_once():
+    nodes = [
+        {"x": 10 * k, "y": 9, "r": 3, "label_x": 10 * k, "label_y": 20}
+        | {"name": name, "anchor": "middle"}
+        for k, name in enumerate(("a & b", "c"))
+    ]
+    drawn = {"arrows": [], "nodes": nodes, "width": 90, "height": 60, "label": "whom"}
+    picture = ElementTree.fromstring(network_picture(drawn))
+    texts = [node.text for node in picture.iter() if node.tag.endswith("text")]
+    assert texts == ["a & b", "c"]

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from coterie.base.errors import InputError
 from coterie.report import table
 from coterie.report.results import Results
+from coterie.report.text import wrap
 
 SEVEN = {
     **fake_run.STORY,
@@ -225,3 +226,13 @@ def test_one_metric_and_an_unknown_one(tmp_path: Path) -> None:
     assert "accuracy" not in table.plain(results, metric="loss").split("\n\n")[0]
     with pytest.raises(InputError, match="no metric 'f1'"):
         table.plain(results, metric="f1")
+
+
+@pytest.mark.parametrize("width", [12, 20, 60])
+def test_wrapped_lines_begin_with_lead_or_indent_and_lose_no_word(width):
+    words = ["of", "those", "whom", "nobody", "asked", "29", "%", "answered"]
+    lines = wrap(" ".join(words), width, indent="    ", lead="- ")
+    assert lines[0].startswith("- ")
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert all(len(line) <= width for line in lines)
+    assert " ".join(lines).removeprefix("- ").split() == words
