@@ -46,6 +46,7 @@ def test_every_entry_says_what_it_is():
     assert list(DATASETS) == [
         "heart-disease",
         "nhefs",
+        "nhefs-survival",
         "digits",
         "fashion-mnist",
         "cifar10",
@@ -64,7 +65,7 @@ def test_every_entry_says_what_it_is():
 
 
 @pytest.mark.parametrize(
-    "name", ["heart-disease", "nhefs", "digits", "mean-estimation"]
+    "name", ["heart-disease", "nhefs", "nhefs-survival", "digits", "mean-estimation"]
 )
 def test_defaults_spelled_out_are_the_defaults(name):
     defaults = dict(DATASETS[name].defaults)
@@ -143,6 +144,21 @@ def test_nhefs_holds_every_person_once_and_no_place_or_number_of_a_person():
     assert not {"birthplace", "seqn", "race"} & set(headers.pop().split(","))
     terms = (FOLDER / "LICENSE.md").read_text(encoding="utf-8")
     assert "statistical reporting and analysis only" in " ".join(terms.split())
+
+
+def test_nhefs_with_times_is_nhefs_with_the_month_of_death():
+    timed, alone = load("nhefs-survival"), load("nhefs")
+    assert timed.form.kind == "hazards"
+    assert (timed.form.horizon, timed.form.unit) == (120.0, "months")
+    assert timed.recipe["features"] == alone.recipe["features"]
+    for with_times, without in zip(timed, alone, strict=True):
+        for (_, part), (_, other) in zip(
+            with_times.parts(), without.parts(), strict=True
+        ):
+            assert (part.labels[:, 2] == other.labels).all()
+            followed = part.labels[:, 1] * 120
+            assert ((followed >= 1 - 1e-4) & (followed <= 120 + 1e-4)).all()
+            assert (followed[part.labels[:, 2] == 0] > 119.9).all()
 
 
 def test_digits():

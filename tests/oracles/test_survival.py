@@ -77,6 +77,15 @@ def test_the_brier_score_is_that_of_scikit_survival():
     assert ours == pytest.approx(float(theirs[0]), abs=1e-9)
 
 
+def test_the_brier_score_is_the_same_where_follow_up_is_cut_at_the_horizon():
+    x, rows = rows_at_risk(2)
+    predicted = 1 / (1 + np.exp(x[:, 0]))
+    cut = rows.copy()
+    cut[rows[:, 1] > 0.7, 1:] = 0.7, 0.0
+    whole = survival.brier_at(rows, predicted, 0.7)
+    assert survival.brier_at(cut, predicted, 0.7) == pytest.approx(whole, abs=1e-12)
+
+
 def test_slopes_are_those_of_a_poisson_regression_of_intervals():
     sm = pytest.importorskip("statsmodels.api")
     x, rows = rows_at_risk(3, slope=0.4, late=True)

@@ -166,11 +166,12 @@ def brier_at(rows: ArrayLike, survival: ArrayLike, horizon: float) -> float | No
         return None
     followed = kaplan_meier(table, censoring=True)
     died = (time <= horizon) & (event > 0)
-    alive = time > horizon
+    # Follow-up that is cut at the horizon ends there without an event: who was seen until then was alive.
+    alive = (time > horizon) | ((time == horizon) & (event <= 0))
     # Who is followed to an event at t was followed until just before t.
     before = np.searchsorted(followed.times, time, side="left")
     share = np.concatenate([[1.0], followed.survival])
-    until_horizon = followed.at(horizon)
+    until_horizon = share[np.searchsorted(followed.times, horizon, side="left")]
     errors = np.zeros(len(table))
     with np.errstate(divide="ignore"):
         errors[died] = predicted[died] ** 2 / share[before[died]]

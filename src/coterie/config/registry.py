@@ -440,8 +440,8 @@ MODELS = Registry(
 DATASETS = Registry(
     "data set", "datasets",
     {name: f"coterie.data.sets.{name.replace('-', '_')}:DATASET" for name in (
-        "heart-disease", "nhefs", "digits", "fashion-mnist", "cifar10", "cifar100", "emnist", "goemotions", "medmnist", "shakespeare",
-        "sent140", "mean-estimation",
+        "heart-disease", "nhefs", "nhefs-survival", "digits", "fashion-mnist", "cifar10", "cifar100", "emnist", "goemotions",
+        "medmnist", "shakespeare", "sent140", "mean-estimation",
     )},
 )  # fmt: skip
 """Values that `coterie compare NAME` and `[data] name = ...` can name: each a `coterie.data.Dataset`."""

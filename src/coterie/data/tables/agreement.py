@@ -607,6 +607,8 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     JSON unchanged.
     """
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
+    if draft["label"]["task"] == "time to event":
+        draft["label"] = agree_on_intervals(draft["label"], ask)
     label, names = draft["label"], [c["name"] for c in numbers]
     if any("scale" in column for column in numbers) or "scale" in label:
         return _with_features(draft, draft["columns"], draft["notes"])
@@ -632,8 +634,6 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
             raise InputError(
                 f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn"
             )
-    if label["task"] == "time to event":
-        label = agree_on_intervals(label, ask)
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
     columns = [c for c in draft["columns"] if c["name"] not in empty]
     notes = (

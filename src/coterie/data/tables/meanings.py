@@ -217,6 +217,8 @@ def _on_times(
     if names:
         where = f"small where {label} is {recipe['label']['classes'][1]}"
         about = f"{where}; is it a time until that, or until the follow-up ended, which is known only afterwards?"
+        if settings.event is None:
+            about += f' To predict when, say time = "{names[0]}", event = "{label}".'
         yield drop_or_keep(names, f"{listing(names)}: {about}")
 
 
