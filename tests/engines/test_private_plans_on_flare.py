@@ -18,6 +18,7 @@ pytest.importorskip(
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 ROUNDS, DELTA = 2, 1e-4
+FEDAVG = '[[methods]]\nname = "fedavg"\n'
 PRIVATE = f"""
 [[methods]]
 name = "local"
@@ -29,9 +30,10 @@ name = "fedavg"
 epsilon = 1.0
 delta = {DELTA}
 """
-BOUNDS = """bounds = { age = [20, 90], sex = [0, 1], trestbps = [80, 220], chol = [80, 610],
-  fbs = [0, 1], thalach = [60, 220], exang = [0, 1], oldpeak = [-3, 7] }
-"""
+BOUNDS = (
+    "bounds = { age = [20, 90], sex = [0, 1], trestbps = [80, 220], chol = [80, 610], "
+    "fbs = [0, 1], thalach = [60, 220], exang = [0, 1], oldpeak = [-3, 7] }\n"
+)
 
 
 def private_plan(deployment, path):
@@ -51,7 +53,7 @@ def private_plan(deployment, path):
 @pytest.mark.promise("an epsilon")
 @pytest.mark.promise("noise by row")
 def test_a_second_job_and_a_restart_tell_nothing_more(tmp_path):
-    with deployed(tmp_path / "made", methods=PRIVATE, rounds=ROUNDS) as deployment:
+    with deployed(tmp_path / "made", methods=FEDAVG, rounds=ROUNDS) as deployment:
         plan = private_plan(deployment, tmp_path / "plan.toml")
         first = tmp_path / "first"
         done = deployment.coterie("submit", plan, "--out", first, "--no-report")

@@ -128,7 +128,12 @@ def test_an_approval_says_what_rounds_runs_and_trainings_cost(tmp_path):
     check_what_is_left(hospital.approved, hospital.settings, "hungary")
     words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
     assert "it suffices" in words
+    assert "noise of deviation 7.12, drawn under a key that stays here" in words
+    assert "sums of each column" not in words
+    assert "each time the loss" not in words
     dear = hospital_of(tmp_path, deploy={"runs": 3})
+    words = "\n".join(in_words(dear.approved, dear.settings, "hungary"))
+    assert "mu is up to 1.73 times as large" in words
     assert dear.approved.price(module).mu == pytest.approx(price.mu * math.sqrt(3))
     with pytest.raises(RefusedError, match="this site can raise"):
         check_what_is_left(dear.approved, dear.settings, "hungary")

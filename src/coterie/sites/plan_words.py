@@ -156,9 +156,13 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
     yield f"predicts  {options['label']}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
     yield f"rows      {_split_words(experiment)}"
+    for_each = "" if experiment.folds else " for each seed"
+    sums = f"{STATISTICS} sums of each column of numbers{for_each}, "
+    if options.get("bounds"):
+        sums = ""
     yield (
-        f"before    leaves: names and kinds of columns, categories of at least {settings.minimum_cell} training rows, "
-        f"{STATISTICS} sums of each column of numbers{'' if experiment.folds else ' for each seed'}, numbers of rows, a keyed hash"
+        f"before    leaves: names and kinds of columns, categories of at least {settings.minimum_cell} training rows, {sums}"
+        "numbers of rows, a keyed hash"
     )
     model = {"name": "logistic", **experiment.model}
     parameters = sum(p.numel() for p in size.module.parameters())
@@ -202,15 +206,10 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
             "round of each method, and tells their losses on validation rows that nobody trains on; the others see this site's updates "
             "so (run.contribution)"
         )
-    noise = f", {_BEHIND_NOISE if approved.secret else 'as they are'}"
-    hidden = (
-        f"{'; of a fold that is tested no number' if experiment.folds else ''}{noise}"
-    )
-    yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
-    rows = "all rows, each tested once a repeat" if experiment.folds else "test rows"
-    yield (
-        f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
-        f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
+    yield from (
+        _private_words(approved)
+        if approved.private
+        else _result_words(approved, settings)
     )
     if fits_boosted_at_sites(experiment):
         yield (
@@ -258,6 +257,37 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
             )
 
 
+def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
+    """Say what leaves of losses, metrics and differences between methods."""
+    experiment = approved.plan.experiment
+    noise = f", {_BEHIND_NOISE if approved.secret else 'as they are'}"
+    hidden = (
+        f"{'; of a fold that is tested no number' if experiment.folds else ''}{noise}"
+    )
+    yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
+    rows = "all rows, each tested once a repeat" if experiment.folds else "test rows"
+    yield (
+        f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
+        f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
+    )
+
+
+def _private_words(approved: Approved) -> Iterator[str]:
+    """Say what stays under [privacy], and by how much several trainings and runs tell more than one."""
+    yield "stays     losses, metrics and differences between methods; a person here reads them by coterie site verdict"
+    private = [
+        allowed
+        for allowed in approved.pairs.values()
+        if not allowed.method.is_reference
+    ]
+    times = len(private) * approved.plan.deployment.runs
+    if times > 1:
+        yield (
+            f"note      the noise is made for one training in one run, and there are {len(private)} trainings in "
+            f"{approved.plan.deployment.runs} runs, each of which tells again: mu is up to {math.sqrt(times):.3g} times as large"
+        )
+
+
 def _split_words(experiment: Experiment) -> str:
     """Say how rows are dealt, and how often each method is trained."""
     seeds = experiment.run.seeds
@@ -277,7 +307,14 @@ def _training_words(local: Any) -> str:
     rows = f"{local.batch_size or 'all'} rows"
     if local.accumulate > 1:
         rows = f"{local.accumulate} batches of {rows}"
-    return f", local training of {local.steps.count} {unit} with {rows} each, rate {local.lr}"
+    words = f", local training of {local.steps.count} {unit} with {rows} each, rate {local.lr}"
+    noise = local.private
+    if noise is None or noise.clip is None:
+        return words
+    return (
+        f"{words}; the gradient of each row is cut to a length of {noise.clip:g}, and their sum gets noise of deviation "
+        f"{noise.noise_multiplier * noise.clip:.3g}, drawn under a key that stays here"
+    )
 
 
 def _filter_words(step: Filter) -> str:

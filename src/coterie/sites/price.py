@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from coterie.base.privacy import epsilon_of, usual_delta
+from coterie.base.privacy import epsilon_of
 from coterie.base.vector import Layout
 from coterie.compute.metrics import evaluate
 from coterie.config.local import LocalSGD
@@ -246,7 +246,7 @@ def price_in_words(
     if not price.secret:
         yield "price     mu is infinite: no secret noise hides a row in what is told (largest_layer says what this site takes)"
         return
-    delta = usual_delta(rows)
+    delta = delta_of_site(settings, rows)
     yield (
         f"price     {price.updates} updates (mu {math.sqrt(price.updates_squared):.3g}) and {price.numbers} losses, metrics and "
         f"differences (mu {math.sqrt(price.numbers):.3g}) about each row behind noise, over all methods, seeds, folds, rounds and "
