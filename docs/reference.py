@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Data": ("Clients", "Client", "Part", "LabelForm", "data"),
     "Models and metrics": ("models", "Hazards", "metrics"),
     "Engines": ("InProcess", "Ray", "EngineSpec"),
-    "Callbacks": ("Callback", "EarlyStopping", "TensorBoard", "MLflow", "WandB"),
+    "Callbacks": ("Callback", "Metrics", "EarlyStopping", "TensorBoard", "MLflow", "WandB"),
     "Filters and attacks": ("Filter", "BF16", "Clip", "GaussianNoise", "Int8", "TopK", "Attack", "attacks"),
     "Write a method": (
         "Method", "task", "Federation", "Cohort", "Personal", "Step", "Layout", "Form", "Update", "OwnModel", "Gradient", "Gap",

@@ -62,6 +62,7 @@ def test_there_is_an_example_of_each_kind():
         "notebook_style.py",
     }
     assert {name for name, _ in COMMANDS} == {p.name for p in EXAMPLES} - {
+        "every_tenth_model.py",
         "notebook_style.py",
         "workbench.py",
         "lora.py",
@@ -130,6 +131,14 @@ def test_own_model():
     assert not torch.equal(runs[0].x, runs[2].x)
     test = [row["accuracy"] for row in runs[0].summary if row["split"] == "test"]
     assert sum(test) / 4 > 0.65
+
+
+def test_every_tenth_model_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "every_tenth_model.py"), run_name="__main__")
+    written = sorted(p.name for p in (tmp_path / "runs" / "every-tenth").iterdir())
+    assert written == ["000.safetensors", "010.safetensors", "020.safetensors"]
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_own_metric(out, capsys):

@@ -48,6 +48,7 @@ _PUBLIC: dict[str, str] = {
     "LipschitzSampler": "coterie.samplers.isfl:LipschitzSampler",
     "LocalSGD": "coterie.config.local:LocalSGD",
     "Method": "coterie.contract.method:Method",
+    "Metrics": "coterie.run.callbacks:Metrics",
     "MLflow": "coterie.run.trackers.mlflow:MLflow",
     "move": "coterie.base.vector:move",
     "options": "coterie.config.schema:options",

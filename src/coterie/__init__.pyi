@@ -104,6 +104,7 @@ from coterie.filters.int8 import Int8 as Int8
 from coterie.filters.top_k import TopK as TopK
 from coterie.run.callbacks import Callback as Callback
 from coterie.run.callbacks import EarlyStopping as EarlyStopping
+from coterie.run.callbacks import Metrics as Metrics
 from coterie.run.fit import fit as fit
 from coterie.run.fit import personalise as personalise
 from coterie.run.result import Run as Run

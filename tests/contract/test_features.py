@@ -77,5 +77,5 @@ def test_looking_at_features_changes_no_training():
 
 def test_a_layer_that_is_not_there_is_named():
     engine, view = federation()
-    with pytest.raises(ct.RunError, match="the model has no layer 'body'"):
+    with pytest.raises(ct.InputError, match="the model has no layer 'body'"):
         view.ask("a", compared, x=engine.x, layer="body")

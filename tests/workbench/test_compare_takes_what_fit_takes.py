@@ -102,6 +102,10 @@ def make_model(shape, outputs):
     return nn.Linear(*shape, outputs)
 
 
+def make_optimiser(parameters):
+    return torch.optim.RMSprop(parameters, lr=0.01)
+
+
 def gentle(outputs, labels):
     return 0.5 * nn.functional.binary_cross_entropy_with_logits(
         outputs.reshape(-1), labels.float(), reduction="none"
@@ -124,9 +128,12 @@ LOCAL = {
     "momentum": [0.5],
     "weight_decay": [0.1],
     "clip": [0.01],
-    "optimiser": ["adam", torch.optim.AdamW],
+    "accumulate": [2],
+    "optimiser": ["adam", torch.optim.AdamW, make_optimiser],
+    "keep_state": [True],
     "sampler": [FirstRows(), ct.UniformClassSampler(), "uniform-classes"],
     "minimum_batch": [5],
+    "private": [ct.RowNoise(noise_multiplier=1.0)],
 }
 SETTINGS = {
     "clients_per_round": [2, 0.5],
@@ -142,11 +149,14 @@ SETTINGS = {
     "freeze": [("bias",)],
     "callbacks": [(Stop(),), (ct.EarlyStopping(patience=1),), (print,)],
     "label": ["mine"],
+    "central": [(torch.randn(8, 3), torch.arange(8) % 2)],
+    "central_personal": [True],
     "resume": [True],
     "accept_change": [("torch",)],
 }
 ARGUMENTS = {
-    "method": ["fedavg", ct.FedProx(mu=0.5), Halfway(), ct.FedAvg(ct.LocalSGD(sampler=FirstRows()))],
+    "method": ["fedavg", ct.FedProx(mu=0.5), ct.FedAvg(lr=lambda number: 1 / number), Halfway(),
+               ct.FedAvg(ct.LocalSGD(sampler=FirstRows()))],
     "clients": [clients, clients(), {"a": (torch.randn(20, 3), torch.arange(20) % 2)}],
     "model": ["logistic", ct.models.MLP(), make_model, nn.Linear(3, 1)],
     "rounds": [1],
@@ -173,7 +183,8 @@ def calls():
             cases.append((f"settings.{key}", value, keywords))
     for key, values in LOCAL.items():
         for value in values:
-            keywords = {"local": ct.LocalSGD(**{key: value})}
+            private = {"batch_size": None} if key == "private" else {}
+            keywords = {"local": ct.LocalSGD(**private, **{key: value})}
             cases.append((f"local.{key}", value, keywords))
     return [
         pytest.param(

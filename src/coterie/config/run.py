@@ -223,6 +223,9 @@ class RunSettings:
         callbacks: each a `Callback`, such as EarlyStopping(patience=3), its name or FILE.py:NAME, or a function that is called with the
             number of each complete round, and with 0 at the start.
         label: what callbacks call the run; empty: its method's class.
+        central: rows of no client, as the model takes them: a data set or (inputs, labels). The model for all clients is evaluated on
+            them; the history has its numbers under the split `central`.
+        central_personal: evaluate each client's own model on `central`, too.
         resume: go on from the checkpoint, if there is one.
         accept_change: what may have changed since the checkpoint was written: a file of your own such as "own.py", "data", or a name of
             the machine such as "torch". The run's record then says so.
@@ -257,6 +260,8 @@ class RunSettings:
     freeze: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()
     callbacks: Annotated[Sequence[Any], _CALLBACKS, CALLBACKS, InFiles(said=False)] = ()
     label: Annotated[str, InFiles(said=False)] = ""
+    central: Annotated[Any, InFiles(said=False)] = None
+    central_personal: Annotated[bool, InFiles(said=False)] = False
     resume: Annotated[bool, InFiles(said=False)] = False
     accept_change: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()
 

@@ -3,26 +3,68 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
+from torch import Tensor, nn
+
 from coterie.base.errors import InputError
+from coterie.base.vector import Layout, export
 from coterie.config.rules import NOT_NEGATIVE, SIZE, TEXT, Kind
 from coterie.config.schema import options
 from coterie.run.files import higher_is_better
 from coterie.run.history import History
 
 
+class Models(Mapping[str, Mapping[str, Tensor]]):
+    """The models of an evaluation, to look at: a state dict by client, and under `*` the one for all that have none of their own.
+
+    Each state dict is a copy: what a callback does with it changes no run.
+
+    Args:
+        vectors: the models [d + b] by client.
+        module: the module that they belong to.
+    """
+
+    def __init__(self, vectors: Mapping[str, Tensor], module: nn.Module) -> None:
+        self._vectors, self._module = vectors, module
+
+    def __getitem__(self, client: str) -> Mapping[str, Tensor]:
+        """Return the state dict of a client, or of all under `*`, for the module that is trained."""
+        layout = Layout.of(self._module)
+        copy = self._vectors[client].detach().clone()
+        return export(copy, self._module, layout, trained_only=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vectors)
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+
 class Metrics(NamedTuple):
-    """Numbers of a run up to an evaluation.
+    """Numbers and models of a run up to an evaluation.
 
     Attributes:
         history: all numbers so far, those of this evaluation last.
         round: of this evaluation.
+        models: those of this evaluation: state dicts by client, and under `*` the one for all others. They are copies.
+
+    >>> import coterie as ct, torch
+    >>> class Shapes(ct.Callback):
+    ...     decides = False
+    ...     def on_evaluation(self, round, metrics):
+    ...         weight = metrics.models["*"]["weight"]
+    ...         print(round, tuple(weight.shape), len(metrics.means("loss", "test")))
+    >>> settings = ct.RunSettings(evaluate=1, callbacks=(Shapes(),))
+    >>> run = ct.fit("fedavg", "heart-disease", torch.nn.Linear(15, 1), rounds=1, settings=settings)
+    0 (1, 15) 1
+    1 (1, 15) 2
     """
 
     history: History
     round: int
+    models: Mapping[str, Mapping[str, Tensor]] = {}
 
     def numbers(self) -> Iterator[tuple[str, float]]:
         """Name and value of each number of this round: `test/hungary/auc`, and without a client what belongs to the whole round."""
@@ -88,7 +130,7 @@ class Callback:
         """A round is complete, and saved if `save_every` says so; 0 is the start; a resumed run tells its last saved round again."""
 
     def on_evaluation(self, round: int, metrics: Metrics) -> bool | None:
-        """A round was evaluated, 0 and the last one among them; true ends the run after this round."""
+        """A round was evaluated, 0 and the last one among them; true ends the run after this round. `metrics.models` has its models."""
         return None
 
     def on_end(self) -> None:

@@ -28,11 +28,12 @@ from coterie.contract.exchange import clients_at_once
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
-from coterie.run.callbacks import Callback, Metrics
+from coterie.run.callbacks import Callback, Metrics, Models
+from coterie.run.central import CentralTest
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.contribution import Contributions, check_estimator
 from coterie.run.evaluation import Divergence, Evaluator, is_evaluated
-from coterie.run.history import History, Record, Timing
+from coterie.run.history import Record, Timing
 from coterie.run.result import Run
 
 logger = logging.getLogger("coterie")
@@ -122,6 +123,9 @@ class _Loop:
             )
         self._final_log: Log | None = None
         self._last_saved = time.monotonic()
+        self.central: CentralTest | None = None
+        if settings.central is not None:
+            self.central = CentralTest(engine, settings, seed)
         self._preflight()
 
     def _preflight(self) -> None:
@@ -146,7 +150,7 @@ class _Loop:
             else:
                 state, number = self._start(files)
             saved = number
-            while not self._ends(followers, number) and number < rounds:
+            while not self._ends(followers, state, number) and number < rounds:
                 number += 1
                 started, asks = time.perf_counter(), len(session.asks)
                 is_idle = self._is_idle(state)
@@ -166,6 +170,8 @@ class _Loop:
                 self._save(files, state, number)
         finally:
             followers.end()
+            if self.central is not None:
+                self.central.close()
         models = self.evaluator.seen.models
         if self.evaluator.seen.round != number:
             models = self._final_models(state, number)
@@ -184,10 +190,18 @@ class _Loop:
             prior=self.method.prior(state),
         )
 
-    def _ends(self, followers: Followers, number: int) -> bool:
+    def _ends(self, followers: Followers, state: Any, number: int) -> bool:
         """Tell callbacks that a round is complete; return True if one of them ends the run."""
-        is_evaluated = self._is_due(number)
-        return followers.tell(number, self.record.history, evaluated=is_evaluated)
+        if not self._is_due(number):
+            return followers.tell(number, None)
+        models = self.evaluator.seen.models
+        if self.evaluator.seen.round != number and followers.look:
+            models = self._final_models(state, number)  # of a run that goes on
+        at_hand = {name: x for name, x in models.items() if x is not None}
+        metrics = Metrics(
+            self.record.history, number, Models(at_hand, self.engine.model)
+        )
+        return followers.tell(number, metrics)
 
     def _start(self, files: RoundFiles | None) -> tuple[Any, int]:
         start = self._everybody(0)
@@ -332,6 +346,9 @@ class _Loop:
         """Write down the metrics of all clients, and what the method itself measures in the round of this view."""
         found = self.evaluator.look(self._final_models(state, view.round), view.round)
         self.record.history.parts += found
+        if self.central is not None:
+            seen = self.evaluator.seen.models
+            self.record.history.parts += self.central.look(seen, view.round)
         diverges = self.divergence.notice(found)
         if diverges:
             logger.warning("%s", diverges)
@@ -558,8 +575,13 @@ class Followers:
                     )
                 self._all[i] = begun
 
-    def tell(self, number: int, history: History, *, evaluated: bool) -> bool:
-        """Tell that a round is complete; return True if the run ends with it."""
+    @property
+    def look(self) -> bool:
+        """True if any of them may look at models."""
+        return any(isinstance(callback, Callback) for callback in self._all)
+
+    def tell(self, number: int, metrics: Metrics | None) -> bool:
+        """Tell that a round is complete, with its metrics if it was evaluated; return True if the run ends with it."""
         ends = False
         for callback in self._all:
             if not isinstance(callback, Callback):
@@ -567,7 +589,7 @@ class Followers:
                 continue
             callback.on_round(number)
             # One that ends the run does not keep the others from being told.
-            if evaluated and callback.on_evaluation(number, Metrics(history, number)):
+            if metrics is not None and callback.on_evaluation(number, metrics):
                 ends = True
         return ends
 

@@ -114,7 +114,11 @@ def experiment_of(
         item for item in settings.callbacks if not isinstance(item, Callback)
     )
     table = dataclasses.replace(
-        experiment.run, callbacks=functions, strict_wire=settings.strict_wire
+        experiment.run,
+        callbacks=functions,
+        strict_wire=settings.strict_wire,
+        central=settings.central,
+        central_personal=settings.central_personal,
     )
     return dataclasses.replace(experiment, run=table)
 
