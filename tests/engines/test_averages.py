@@ -252,6 +252,27 @@ def test_of_a_large_model_as_many_clients_are_asked_at_once_as_are_served(
     )
 
 
+@pytest.mark.parametrize("vectors", [1, 3, 100])
+def test_of_clients_elsewhere_as_many_are_asked_at_once_as_bytes_may_be_held(
+    vectors, monkeypatch
+):
+    given, honest, asked = logistic(), InProcessEngine.ask, []
+
+    def ask(self, ask):
+        if ask.task.endswith(":local_update"):
+            asked.append(len(ask.names))
+        return honest(self, ask)
+
+    local = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
+    whole = fit(ct.FedAvg(local), given.clients, given.model, 2)
+    monkeypatch.setattr(InProcessEngine, "ask", ask)
+    monkeypatch.setattr(InProcessEngine, "simulated", False)
+    monkeypatch.setattr(exchange, "REMOTE_BYTES", vectors * whole.x.nbytes)
+    parted = fit(ct.FedAvg(local), given.clients, given.model, 2)
+    assert torch.equal(parted.x, whole.x)
+    assert max(asked) == min(vectors, len(given.clients))
+
+
 # ---- what is held
 
 

@@ -144,12 +144,21 @@ HELD_BYTES = 1 << 22
 """Bytes of such vectors, if they are made on this machine: of a large model fewer clients train at a time, in as many asks.
 
 A batched kernel gains nothing from company whose weights do not fit into the cache."""
+REMOTE_BYTES = 1 << 30
+"""Bytes of such vectors from clients that are elsewhere. An ask costs them a message, so of large models alone few are asked at once:
+two whose replies have 400 MB, sixty-four with 16 MB."""
 _SINGLE = "an average takes one vector [d + b] of each client"
 
 
 def clients_at_once(layout: Layout, serves: int) -> int:
-    """Return how many clients are asked at once for vectors of this layout if only their mean is wanted."""
-    fitting = HELD_BYTES // (layout.size * layout.dtype.itemsize)
+    """Return how many clients are asked at once for vectors of this layout if only their mean is wanted.
+
+    Args:
+        layout: Of the vectors.
+        serves: Clients that work at the same time on this machine; 0: they are elsewhere.
+    """
+    held_bytes = HELD_BYTES if serves else REMOTE_BYTES
+    fitting = held_bytes // (layout.size * layout.dtype.itemsize)
     return min(AT_ONCE, max(1, serves, fitting))
 
 
@@ -193,8 +202,7 @@ class Exchange(Generic[R]):
     def average(self, weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors with these `weights` of clients, and all else stacked."""
         engine = self.engine
-        # An ask of real machines costs a message.
-        serves = engine.serves if engine.simulated else AT_ONCE
+        serves = engine.serves if engine.simulated else 0
         at_once = clients_at_once(engine.layout, serves)
         if len(weights) <= at_once or engine.needs_all or self.observer is not None:
             return self.mean(self.collect(), weights)

@@ -467,7 +467,7 @@ class MemoryForecast:
         """Model vectors that are held at once."""
         at_once, workers = self.per_round, max(1, self.workers)
         if self.method.needs == "sum":
-            at_once = min(at_once, clients_at_once(self.layout, workers))
+            at_once = min(at_once, clients_at_once(self.layout, self.workers))
         per_worker = -(-at_once // workers)
         # Of each process its model, and a gradient or a kernel's copies.
         of_process = 2
