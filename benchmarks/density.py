@@ -91,12 +91,12 @@ NOT_PARTICIPLES = frozenset(
 GOALS: dict[str, tuple[Any, bool, str]] = {
     # Three gates; in brackets the worst anchor. None can be met by wrapping lines, renaming, or moving code between files.
     "nested per 10,000": (
-        (0, 4.4),
+        (0, 4.0),
         True,
         "aim 3.5 [3.2] ternary or comprehension within another: name the inner value",
     ),
     "ternaries per 10,000 tokens": (
-        (0, 30.6),
+        (0, 29.5),
         True,
         "aim 14 [10.7] an `if` with a sentence above it is better",
     ),
@@ -105,7 +105,11 @@ GOALS: dict[str, tuple[Any, bool, str]] = {
         False,
         "size with all features kept when the diet ends; growth by a feature is said in its note",
     ),
-    "docs words": ((0, 48_000), True, "pages written by hand: 45,000 and what new features add"),
+    "docs words": (
+        (0, 48_000),
+        True,
+        "pages written by hand: 45,000 and what new features add",
+    ),
     # Shown: a gate on any of these would be met in a way that reads worse.
     "tokens per statement": ((0, 11.5), False, "[12.7]"),
     "statements over 40 tokens %": ((0, 1.0), False, "[3.0]"),
