@@ -15,6 +15,7 @@ from coterie.config.registry import METHODS
 from coterie.contract.task import find_task, task_names
 
 DOCS = Path(__file__).parents[1] / "docs"
+pytest.importorskip("sphinx", reason="the pages are built by sphinx")
 PAGES = runpy.run_path(str(DOCS / "pages.py"))
 TEXT = PAGES["complete"]((DOCS / "deploy.md").read_text(encoding="utf-8"))
 TASKS = [t for t in task_names() if t.startswith("coterie.")]
