@@ -41,13 +41,13 @@ def comparison(tmp_path_factory):
         "horizon": 24.0,
         "split": {"folds": 5},
     }
-    return ct.compare(["local", "fixed-effects"], data, rounds=12, seeds=1)
+    methods = ["local", "fixed-effects", "partial"]
+    return ct.compare(methods, data, rounds=12, seeds=1)
 
 
 def test_a_client_unlike_the_others_stays_alone_and_ranks_worse(comparison):
-    stays = comparison.verdict("other")
-    assert stays.kind == "stay alone"
     compared = comparison.results.comparisons
+    assert compared.statement("fixed-effects", "other", "loss").word == "stay alone"
     assert compared.gain_metric == "loss"
     assert compared.deciding("other") == ("c_index", "loss")
     ranks = compared.difference("fixed-effects", "local", "other", "c_index")
@@ -93,6 +93,26 @@ def test_terminal_and_page_tell_it(comparison):
     page = comparison.report().read_text(encoding="utf-8")
     assert "Survival until 24 months, predicted and seen" in page
     assert page.count('class="third2"') == 2 * len(results.clients)
+
+
+def test_a_finished_model_predicts_and_another_hospital_solves_its_own(
+    comparison, tmp_path
+):
+    """The prior of `partial` serves a hospital that took no part: its own rows move its slopes from theirs."""
+    from coterie.study.finalise import finalise
+    from coterie.study.outside import solve_own
+    from coterie.study.predict import predict
+
+    run = comparison.folder
+    finalise(run, tmp_path / "model", client="like", method="partial")
+    table = tmp_path / "new.csv"
+    hospital(9, 80, -1.5).to_csv(table, index=False)
+    shared = predict(tmp_path / "model", table).values
+    solve_own(tmp_path / "model", table, tmp_path / "own", client="new")
+    own = predict(tmp_path / "own", table).values
+    age = pd.read_csv(table).age.to_numpy()
+    assert np.corrcoef(age, shared[:, 0])[0, 1] < -0.5
+    assert np.corrcoef(age, own[:, 0])[0, 1] > np.corrcoef(age, shared[:, 0])[0, 1]
 
 
 def test_a_patient_who_is_tested_with_several_seeds_counts_once():

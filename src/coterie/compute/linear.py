@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError
 from coterie.base.hazards import events_within, time_within
 from coterie.base.heads import Hazards
+from coterie.base.label_form import LabelForm
 from coterie.base.loss import IGNORED, Loss
 from coterie.base.rows import Inputs
 from coterie.base.vector import Layout
@@ -151,7 +152,7 @@ def linear_rows(
     if numbers is None:
         numbers = np.arange(cohort.size(client), dtype=np.int64)
     held, labels = cohort.training_rows(client, numbers)
-    inputs, labels = _flat(held), solver_labels(workspace.loss, labels.cpu())
+    inputs, labels = _flat(held), solver_labels(workspace.loss.form, labels.cpu())
     if workspace.loss.kind in ("binary", "regression"):
         labels = labels.reshape(len(labels))
     known = labels != IGNORED
@@ -162,12 +163,11 @@ def linear_rows(
     return LinearRows(inputs, labels, family, outputs)
 
 
-def solver_labels(loss: Loss, labels: Tensor) -> Tensor:
+def solver_labels(form: LabelForm | None, labels: Tensor) -> Tensor:
     """Labels as the family of `glm` reads them: of time to event [n, 2 K], usual and seen events of each interval; others stay."""
-    if loss.form is None:
+    if form is None:
         return labels
-    form, times = loss.form, labels.double()
-    entry, time, event = times.unbind(1)
+    entry, time, event = labels.double().unbind(1)
     rates = torch.tensor(form.rates, dtype=torch.float64)
     usual = rates * time_within(entry, time, form.cuts)
     return torch.cat([usual, events_within(time, event, form.cuts)], 1)

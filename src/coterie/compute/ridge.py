@@ -141,7 +141,7 @@ def _read(
     inputs = torch.cat(cast("list[Tensor]", read))  # `find_linear` takes no others
     inputs = inputs.cpu().double().flatten(1)
     labels = torch.cat([piece.labels for piece in pieces]).cpu()
-    labels = solver_labels(cohort.workspace.loss, labels)
+    labels = solver_labels(cohort.workspace.loss.form, labels)
     if labels[0].numel() == 1:
         labels = labels.reshape(-1)
     numbers = torch.from_numpy(tags)

@@ -16,12 +16,17 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.metric_names import OF_HAZARDS
+from coterie.base.metric_names import DEFAULT_METRICS, OF_HAZARDS
 from coterie.base.modules import load_object
 from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
 from coterie.config.registry import METRICS, short_names
-from coterie.config.run import EVERYBODY, Evaluation, number_of_clients
+from coterie.config.run import (
+    EVERYBODY,
+    Evaluation,
+    RunSettings,
+    number_of_clients,
+)
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY
@@ -443,3 +448,13 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     return (
         ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()
     )
+
+
+def with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
+    """Return the settings with the user's own metrics by their names, or if none are chosen with those that the label calls for."""
+    names = name_metrics(settings.metrics)
+    add_metrics(names)
+    metrics = short_names(names)
+    if settings.metrics == DEFAULT_METRICS:
+        metrics += metrics_by_label(clients)
+    return replace(settings, metrics=metrics)

@@ -23,10 +23,9 @@ from coterie.base.errors import (
     raise_interrupts,
     require,
 )
-from coterie.base.metric_names import DEFAULT_METRICS
 from coterie.base.vector import aliases, copy_model
 from coterie.config.local import LocalSGD
-from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS, short_names
+from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS
 from coterie.config.rules import Rule, check_object, explain_keywords, native, obey
 from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
@@ -44,7 +43,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.models.building import COMPILED
 from coterie.run.checkpoint import RoundFiles
-from coterie.run.evaluation import add_metrics, metrics_by_label, name_metrics
+from coterie.run.evaluation import with_metrics
 from coterie.run.experiment import find_method, model_of
 from coterie.run.loop import keeps_validation, run_method
 from coterie.run.method_tables import method_table
@@ -168,7 +167,7 @@ def fit(
     rounds, seed = native(rounds), native(seed)
     rows = _clients(clients, seed)
     rows = settle_task(rows, settings.row_loss(rows))
-    settings = _with_metrics(settings, rows)
+    settings = with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
     chosen = _method_of(method, local)
     spec: Any = model
@@ -279,16 +278,6 @@ def _clients(source: Any, seed: int) -> Clients:
     return clients_of(source, getattr(source, "__name__", "clients"), seed=seed)
 
 
-def _with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
-    """Return the settings with the user's own metrics by their names, or if none are chosen with those that the label calls for."""
-    names = name_metrics(settings.metrics)
-    add_metrics(names)
-    metrics = short_names(names)
-    if settings.metrics == DEFAULT_METRICS:
-        metrics += metrics_by_label(clients)
-    return replace(settings, metrics=metrics)
-
-
 def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
     """Return the method that an object or a name means, with this local training if any is given."""
     if isinstance(method, str):
@@ -351,7 +340,7 @@ def personalise(
     _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     engine_spec = ENGINES.resolve(engine, "engine")
     clients = settle_task(clients, settings.row_loss(clients))
-    settings = _with_metrics(settings, clients)
+    settings = with_metrics(settings, clients)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), few_collections(), raise_interrupts():
         opened = _open(engine_spec, clients, run.module, settings)

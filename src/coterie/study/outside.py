@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.files import open_tensors, read_json, write_tensors
 from coterie.base.vector import Layout, export
-from coterie.compute.linear import linear_layer
+from coterie.compute.linear import linear_layer, outputs_of_linear, solver_labels
 from coterie.data import apply_recipe
 from coterie.run.files import write_json
 from coterie.solvers import glm, pooling
@@ -65,7 +65,11 @@ def solve_own(folder: Path, rows: Path, out: Path, *, client: str) -> int:
     if encoded.labels is None:
         raise InputError(f"own rows for {folder} have no label column; add it")
     theta = own_mode(
-        encoded.inputs, encoded.labels, answers.kind, layer.out_features, prior
+        encoded.inputs,
+        solver_labels(answers.form, encoded.labels),
+        answers.kind,
+        outputs_of_linear(answers.model, layer),
+        prior,
     )
     layout = Layout.of(answers.model)
     state = export(theta.to(layout.dtype), answers.model, layout)

@@ -25,6 +25,7 @@ from coterie.config.run import MethodEntry, RunSettings
 from coterie.contract.method import Method, filters_of, refuse_attack
 from coterie.models import build_model
 from coterie.run.contribution import check_estimator
+from coterie.run.evaluation import with_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_names_alike
 from coterie.run.fit import fit, start_from
@@ -205,6 +206,8 @@ def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
         () if attack is None else choose_attackers(attack.on, clients.names, pair.seed)
     )
     method = experiment.build_method(pair.entry)
+    if not clients.rows_elsewhere:
+        settings = with_metrics(settings, clients)  # as `fit` does
     return describe_run(
         method,
         clients,
