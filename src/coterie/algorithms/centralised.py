@@ -77,7 +77,7 @@ def can_solve(cohort: Cohort) -> Solvable:
     linear = find_linear(cohort.workspace, cohort.clients)
     known = linear is not None and linear.kind in glm.FAMILIES
     one_output = linear is not None and (
-        linear.kind in ("classes", "hazards") or linear.outputs == 1
+        linear.kind in ("classes", "hazards", "count") or linear.outputs == 1
     )
     return Solvable(torch.full((len(cohort.names),), known and one_output))
 

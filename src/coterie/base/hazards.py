@@ -113,30 +113,32 @@ def cumulative_hazard(
     return (usual * spent * rates_of(z)[0]).sum(1)
 
 
-def constant_log_rates(
-    labels: Tensor,
-    cuts: Sequence[float],
-    rates: Sequence[float],
-    *,
-    without_own: bool = False,
-) -> Tensor:
-    """The outputs of a client without a model: its own events per expected event in each interval [K].
+def count_losses(outputs: Tensor, labels: Tensor, rate: float) -> Tensor:
+    """Loss of each row [n] of counts with exposure: m - y log lam, with m = rate times exposure times lam(z) expected events.
+
+    Args:
+        outputs: z [n] or [n, 1].
+        labels: count y and exposure [n, 2].
+        rate: events per unit of exposure, of all clients.
+    """
+    seen, exposure = labels.to(outputs.dtype).unbind(1)
+    ratio, log_ratio = rates_of(outputs.reshape(len(labels)))
+    return rate * exposure * ratio - seen * log_ratio
+
+
+def log_ratios(usual: Tensor, seen: Tensor, *, without_own: bool = False) -> Tensor:
+    """The outputs of a client without a model: its own events per usual event in each interval [K].
 
     One event at the usual rate is added to each interval, so that one without events has no rate of 0.
 
     Args:
-        labels: as for `hazard_losses`.
-        cuts: as for `hazard_losses`.
-        rates: as for `hazard_losses`.
+        usual: events that are usual for each row [n, K].
+        seen: events of each row [n, K].
         without_own: for each row those of all other rows [n, K].
     """
-    entry, time, event = labels.double().unbind(1)
-    usual = torch.tensor(tuple(rates), dtype=torch.float64)
-    expected = usual * time_within(entry, time, cuts)
-    seen = events_within(time, event, cuts)
-    sums = seen.sum(0), expected.sum(0)
+    sums = seen.sum(0), usual.sum(0)
     if without_own:
-        sums = sums[0] - seen, sums[1] - expected
+        sums = sums[0] - seen, sums[1] - usual
     ratio = (sums[0] + 1) / (sums[1] + 1)
     # The inverse of the guarded exponential.
     knee = math.exp(KNEE)

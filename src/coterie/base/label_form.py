@@ -8,6 +8,7 @@ Nothing else reads raw labels to guess what they are. Labels stay one tensor, so
 | several | int64 [n, L] | 0 or 1 for each of L classes |
 | numbers | float32 [n, ...] | a quantity |
 | hazards | float32 [n, 3] | entry, time and event, times divided by the horizon |
+| count | float32 [n, 2] | a count of events, and the exposure in which they were counted |
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 from coterie.base import hazards
 from coterie.base.errors import InputError, nearest
 
-FormKind = Literal["classes", "several", "numbers", "hazards"]
+FormKind = Literal["classes", "several", "numbers", "hazards", "count"]
 
 ENTRY, TIME, EVENT = range(3)
 """Columns of the labels of time to event."""
@@ -44,11 +45,11 @@ class LabelForm:
     """What labels are. It is also their loss (outputs, labels) -> [rows], where the kind has one that is no other's.
 
     Attributes:
-        kind: `classes`, `several`, `numbers` or `hazards` (time to event).
+        kind: `classes`, `several`, `numbers`, `hazards` (time to event) or `count` (with exposure).
         columns: names of the columns of a table that make the label, in the order of the columns of labels.
         classes: names of the classes; empty where they have none.
         cuts: upper ends of the intervals of time, in horizons.
-        rates: events per horizon in each interval, of all clients.
+        rates: events per horizon in each interval, of all clients; of counts the only one, per unit of exposure.
         horizon: the time at which survival is judged, in `unit`: by it times are divided.
         unit: of times, in words.
 
@@ -78,11 +79,13 @@ class LabelForm:
             b > a for a, b in zip((0.0, *self.cuts), self.cuts, strict=False)
         )
         positive = all(rate > 0 for rate in self.rates) and self.horizon > 0
-        matching = len(self.cuts) == len(self.rates)
+        wanted = {"hazards": max(len(self.cuts), 1), "count": 1}.get(self.kind, 0)
+        matching = len(self.rates) == wanted
         needed = bool(self.cuts) == (self.kind == "hazards")
         if not (ascending and positive and matching and needed):
             raise InputError(
-                "time to event needs cuts above 0 that ascend, as many rates above 0, and a horizon above 0; other labels have none"
+                "time to event needs cuts above 0 that ascend, as many rates above 0, and a horizon above 0, counts one rate; other "
+                "labels have none"
             )
 
     @classmethod
@@ -95,6 +98,9 @@ class LabelForm:
     @classmethod
     def of_recipe(cls, label: Mapping[str, Any]) -> LabelForm | None:
         """The form that a recipe (`recipe["label"]`) declares; None where labels say it themselves."""
+        if label.get("task") == "counts":
+            names = (label["column"], label["exposure"])
+            return cls("count", columns=names, rates=label["rates"])
         if label.get("task") != "time to event":
             return None
         columns = (label.get("entry"), label.get("time"), label.get("column"))
@@ -112,15 +118,17 @@ class LabelForm:
     @property
     def has_loss(self) -> bool:
         """Return True if labels have a loss that follows from their form and not from the outputs of a model."""
-        return self.kind == "hazards"
+        return self.kind in ("hazards", "count")
 
     @property
     def outputs(self) -> int:
         """Outputs that a model needs where the form says it, else 0."""
-        return len(self.cuts)
+        return len(self.rates)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of each row [rows]. Raises `InputError` for outputs that do not fit."""
+        if self.kind == "count":
+            return hazards.count_losses(outputs, labels, self.rates[0])
         if outputs.ndim != 2 or outputs.shape[1] != self.outputs:
             raise InputError(
                 f"time to event takes {self.outputs} outputs a row, and the model gives shape {tuple(outputs.shape)}: wrap it, "
@@ -130,8 +138,18 @@ class LabelForm:
 
     def constant(self, train: Tensor, test: Tensor) -> Tensor:
         """Loss [rows] of labels `test`, if what follows from the labels `train` alone is always predicted; float64."""
-        own = hazards.constant_log_rates(train, self.cuts, self.rates)
+        own = hazards.log_ratios(*self.usual_and_seen(train))
         return self(own.expand(len(test), -1), test.double())
+
+    def usual_and_seen(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Events of each interval (of counts: the only one) that are usual for such follow-up, and those seen; float64 [n, K] each."""
+        rates = torch.tensor(self.rates, dtype=torch.float64)
+        exact = labels.double()
+        if self.kind == "count":
+            return rates * exact[:, 1:], exact[:, :1]
+        entry, time, event = exact.unbind(1)
+        usual = rates * hazards.time_within(entry, time, self.cuts)
+        return usual, hazards.events_within(time, event, self.cuts)
 
     def curve(self, outputs: Tensor) -> Tensor:
         """The cumulative hazard at the end of each interval [n, K], float64; between two ends it is straight."""
@@ -143,15 +161,18 @@ class LabelForm:
 
     def constant_without_own(self, labels: Tensor) -> Tensor:
         """The same [rows], of each row by the labels of all others."""
-        others = hazards.constant_log_rates(
-            labels, self.cuts, self.rates, without_own=True
-        )
+        usual, seen = self.usual_and_seen(labels)
+        others = hazards.log_ratios(usual, seen, without_own=True)
         return self(others, labels.double())
 
     # What metrics and reports ask
 
     def read(self, outputs: Tensor) -> Tensor:
-        """Outputs as metrics and people read them, float64: the cumulative hazard until the horizon, and until the last cut [n, 2]."""
+        """Outputs as metrics and people read them, float64: the cumulative hazard until the horizon, and until the last cut [n, 2]; of
+        counts the rate per unit of exposure [n, 1].
+        """
+        if self.kind == "count":
+            return self.rates[0] * hazards.rates_of(outputs.double().reshape(-1, 1))[0]
         ends = (1.0, self.cuts[-1])
         columns = [
             hazards.cumulative_hazard(outputs, end, self.cuts, self.rates)
@@ -161,9 +182,17 @@ class LabelForm:
 
     @property
     def survival_name(self) -> str:
-        """What is predicted of a row, as the head of a column: `no died until 24 months`."""
+        """What is predicted of a row, as the head of a column: `no died until 24 months`, `falls per bed_days`."""
+        if self.kind == "count":
+            return " per ".join(self.columns) or "rate"
         event = self.columns[-1] if self.columns else "event"
         return f"no {event} until {self.horizon:g} {self.unit}".rstrip()
+
+    def plain(self, labels: Tensor) -> Tensor:
+        """Whether the event happened, int64 [n]; of counts the rate per unit of exposure, float [n]."""
+        if self.kind == "count":
+            return labels[:, 0] / labels[:, 1]
+        return (labels[:, EVENT] > 0).long()
 
     # What splits, minima and samplers ask
 

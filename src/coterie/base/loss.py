@@ -15,7 +15,9 @@ from coterie.base.label_form import LabelForm, is_multi_hot
 from coterie.base.metric_names import LOSSES
 from coterie.base.rows import LabelScale
 
-Kind = Literal["binary", "classes", "multilabel", "regression", "hazards", "own"]
+Kind = Literal[
+    "binary", "classes", "multilabel", "regression", "hazards", "count", "own"
+]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> loss of each row [rows]. Its attribute `kind`, if it has one, says how metrics read the outputs (`Kind`)."""
 
@@ -28,7 +30,7 @@ class Loss:
 
     Attributes:
         kind: `binary` (one logit per label), `multilabel` (one logit for each of several classes, labels [rows, C]), `classes` (C
-            logits), `regression` (squared error), `hazards` (time to event) or `own` (no metric can be read).
+            logits), `regression` (squared error), `hazards` (time to event), `count` (with exposure) or `own` (no metric can be read).
         own: the user's loss, or None.
         last: the C logits lie in the last dimension, not in dimension 1.
         form: the form of labels whose loss it is; None where it is one of the kind alone.
@@ -225,12 +227,16 @@ def named_kind(loss: str | RowLoss) -> Kind | None:
     if isinstance(loss, str):
         return _KINDS_OF_NAMES.get(loss)
     if isinstance(loss, LabelForm):
-        return "hazards"
+        return _kind_of_form(loss)
     for module_class, kind in _KINDS.items():
         if isinstance(loss, module_class):
             return kind
     kind_of_own: Kind | None = getattr(loss, "kind", None)
     return kind_of_own
+
+
+def _kind_of_form(form: LabelForm) -> Kind:
+    return "count" if form.kind == "count" else "hazards"
 
 
 def _module_of(loss: str | RowLoss) -> str | RowLoss:
@@ -271,7 +277,7 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
             per_row,
         )
     if isinstance(loss, LabelForm):
-        return Loss("hazards", form=loss)
+        return Loss(_kind_of_form(loss), form=loss)
     if callable(loss):
         return Loss(_kind_of_own(loss, outputs, labels), loss)
     if loss not in LOSSES:

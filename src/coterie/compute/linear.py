@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.base.errors import InputError
-from coterie.base.hazards import events_within, time_within
 from coterie.base.heads import Hazards
 from coterie.base.label_form import LabelForm
 from coterie.base.loss import IGNORED, Loss
@@ -164,13 +163,10 @@ def linear_rows(
 
 
 def solver_labels(form: LabelForm | None, labels: Tensor) -> Tensor:
-    """Labels as the family of `glm` reads them: of time to event [n, 2 K], usual and seen events of each interval; others stay."""
+    """Labels as the family of `glm` reads them: of counts and time to event [n, 2 K], usual and seen events of each interval."""
     if form is None:
         return labels
-    entry, time, event = labels.double().unbind(1)
-    rates = torch.tensor(form.rates, dtype=torch.float64)
-    usual = rates * time_within(entry, time, form.cuts)
-    return torch.cat([usual, events_within(time, event, form.cuts)], 1)
+    return torch.cat(form.usual_and_seen(labels), 1)
 
 
 def _flat(inputs: Inputs) -> Tensor:

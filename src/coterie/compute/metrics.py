@@ -244,15 +244,17 @@ def poisson_deviance(
 ) -> Tensor | None:
     """Mean Poisson deviance of counts, 2 (y log(y / m) - y + m); a prediction m below a hundredth of the mean count is taken as that.
 
-    None unless labels are whole numbers from 0 and some is above 0.
+    None unless labels are whole numbers from 0 and some is above 0. Of counts with exposure outputs are rates per unit of exposure.
 
     >>> round(poisson_deviance(torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 2.0]), "regression"), 12)
     1.0
     """
+    if kind == "count":
+        outputs, labels = outputs[:, 0] * labels[:, 1], labels[:, 0]
     exact = labels.double().reshape(-1)
     truth = exact.round()  # labels are stored standardised
     if (
-        kind != "regression"
+        kind not in ("regression", "count")
         or outputs.numel() != len(truth)
         or labels.numel() > len(labels)
     ):

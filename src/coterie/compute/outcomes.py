@@ -67,6 +67,7 @@ class Rows(NamedTuple):
         marks: [R, C] 0 or 1 for each of several labels; None unless a row has several.
         followup: [R, 3] entry, time and event, times in horizons; None unless the label is a time to event.
         hazards: [R, K] predicted cumulative hazard at the end of each interval; likewise.
+        counts: [R, 2] events that are usual in such an exposure, and those counted; None unless the label is a count with exposure.
     """
 
     numbers: NDArray[np.int64]
@@ -81,6 +82,7 @@ class Rows(NamedTuple):
     marks: NDArray[np.int8] | None = None
     followup: Vector | None = None
     hazards: Vector | None = None
+    counts: Vector | None = None
 
     @property
     def units(self) -> NDArray[np.int64]:
@@ -123,6 +125,16 @@ class Rows(NamedTuple):
             count_distinct(self.units[self.labels == c]) for c in np.unique(self.labels)
         ]
         return min(counts) if len(counts) > 1 else 0
+
+    @property
+    def half_deviance(self) -> float | None:
+        """Half the mean Poisson deviance of a constant rate; None unless the label is a count with exposure."""
+        if self.counts is None:
+            return None
+        usual, seen = self.counts.T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            best = seen - np.where(seen > 0, seen * np.log(seen / usual), 0.0)
+        return float((self.constant - best).mean())
 
     @property
     def scores(self) -> Vector:
@@ -213,7 +225,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
     """Return the rows of all folds of one seed; a single one as it is."""
     if len(folds) == 1:
         return folds[0]
-    labels, outputs, patients, boosted, marks, followup, hazards = (
+    labels, outputs, patients, boosted, marks, followup, hazards, counts = (
         np.concatenate([getattr(f, name) for f in folds])
         if all(getattr(f, name) is not None for f in folds)
         else None
@@ -225,6 +237,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
             "marks",
             "followup",
             "hazards",
+            "counts",
         )
     )
     return Rows(
@@ -240,6 +253,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
         marks,
         followup,
         hazards,
+        counts,
     )
 
 

@@ -64,7 +64,7 @@ def find_linear(workspace: Workspace, clients: Clients) -> Linear | None:
         return None
     if loss.own is not None or loss.kind == "own":
         return None
-    if loss.form is not None:
+    if loss.kind == "hazards":
         return _find_hazards(workspace)
     layers = recognise(workspace.model, workspace.layout, inputs)
     if layers is None or len(layers) > 1:
@@ -73,6 +73,8 @@ def find_linear(workspace: Workspace, clients: Clients) -> Linear | None:
     if not (layer.inputs and layer.bias and workspace.layout.dim <= MOST_PARAMETERS):
         return None
     labels_of_a_row = labels[0].numel()
+    if loss.form is not None:
+        labels_of_a_row = loss.form.outputs
     if labels_of_a_row != (1 if loss.kind == "classes" else layer.outputs):
         return None
     return Linear(loss.kind, layer.outputs)

@@ -48,6 +48,7 @@ class Tables:
             happened then (1) or follow-up ended before (0).
         entry: column that says from when on a row was followed, where that is later than 0.
         event_is: values of `event` that mean it, where they are others than 1: [2]. All others end follow-up.
+        exposure: column that says in how much time, or among how many, the events of `label`, a count, were counted: bed days.
         horizon: time until which rows are followed, and at which survival is judged; None: they are followed until the last event, and
             judged near the median time of events.
         task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole. A label to
@@ -91,6 +92,7 @@ class Tables:
     entry: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
     event_is: tuple[Any, ...] | list[Any] = ()
     horizon: Annotated[float | None, optional(POSITIVE), Flag(metavar="TIME")] = None
+    exposure: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
     task: Annotated[
         str | None,
         optional(one_of("classification", "regression")),
@@ -120,6 +122,7 @@ class Tables:
 
     def __post_init__(self) -> None:
         self._check_time_to_event()
+        self._check_exposure()
         if self.task == "regression" and self.above is not None:
             raise InputError(
                 "above makes classes of the label; drop it or task = 'regression'"
@@ -171,6 +174,19 @@ class Tables:
         )
         object.__setattr__(self, "lists", _separators(self.lists))
         object.__setattr__(self, "rename", _renames(self.rename))
+
+    def _check_exposure(self) -> None:
+        if self.exposure is None:
+            return
+        for key in ("event", "task", "above", "classes"):
+            if getattr(self, key):
+                raise InputError(
+                    f"exposure belongs to a label that is a count, and {key} says another kind; drop one of them"
+                )
+        if self.exposure == self.label:
+            raise InputError(
+                f"label and exposure are both {self.label!r}; name the count as label, and in what it was counted as exposure"
+            )
 
     def _check_time_to_event(self) -> None:
         object.__setattr__(self, "event_is", tuple(self.event_is))

@@ -322,6 +322,9 @@ class Comparisons:
         Of several labels it is the mean over labels, as their loss is.
         """
         results = self.results
+        half_deviance = self.outcomes.half_deviance(results.against or "", client)
+        if metric == "loss" and half_deviance is not None:
+            return self.smallest * half_deviance
         has_log_loss = results.classification or results.of_events
         is_log_loss = has_log_loss and not own_loss(results.experiment)
         if metric != "loss" or not is_log_loss:

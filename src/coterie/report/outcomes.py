@@ -130,6 +130,7 @@ class Outcomes:
                 marks=own.get("marks"),
                 followup=own.get("followup"),
                 hazards=own.get("hazards"),
+                counts=own.get("counts"),
             )
         return by_client
 
@@ -292,6 +293,13 @@ class Outcomes:
             return None
         count = float(np.mean([happened.sum() for happened in events]))
         return float(np.mean([len(happened) for happened in events])) - count, count
+
+    def half_deviance(self, method: str, client: str) -> float | None:
+        """Half the deviance of a constant rate, mean over seeds; None unless the label is a count with exposure."""
+        by_seed = self.rows(method, client).values()
+        halves = [rows.half_deviance for rows in by_seed]
+        known = [half for half in halves if half is not None]
+        return sum(known) / len(known) if known else None
 
     def label_counts(self, method: str, client: str) -> list[tuple[float, float]]:
         """Test rows without and with each of several labels, mean over seeds; empty unless rows have several."""

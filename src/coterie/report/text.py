@@ -240,6 +240,8 @@ def label_in_words(label: dict[str, Any]) -> str:
     if label.get("task") == "time to event":
         unit = f" {label['unit']}" if label.get("unit") else ""
         return f"the time ({label['time']}) until {what}; survival is judged at {label['horizon']:.3g}{unit}"
+    if label.get("task") == "counts":
+        return f"the count {what} per {label['exposure']}"
     classes = [str(c) for c in label.get("classes") or []]
     if len(classes) == 2:
         positive = classes[1]

@@ -438,6 +438,8 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     label, labels = (clients.recipe or {}).get("label", {}), clients.train.labels
     if clients.form.kind == "hazards":
         return OF_HAZARDS
+    if clients.form.kind == "count":
+        return ("poisson_deviance",)
     if label.get("count"):
         return ("poisson_deviance",)
     if label.get("kind") == "number" and len(label.get("values", ())) > 2:

@@ -20,8 +20,8 @@ from coterie.run.files import escape
 
 
 class Answers(nn.Module):
-    """A model that answers in words that people use: class probabilities [rows, C], a number [rows, 1] in the label's unit, or of time
-    to event the probability [rows, 1] that nothing has happened at the horizon.
+    """A model that answers in words that people use: class probabilities [rows, C], a number [rows, 1] in the label's unit, of counts
+    the rate [rows, 1] per unit of exposure, or of time to event the probability [rows, 1] that nothing has happened at the horizon.
 
     Args:
         model: what gives outputs.
@@ -43,7 +43,10 @@ class Answers(nn.Module):
         form: LabelForm | None = None,
     ) -> None:
         super().__init__()
-        self.last, self.numbers = last, kind in ("regression", "hazards", "own")
+        self.last, self.numbers = (
+            last,
+            kind in ("regression", "hazards", "count", "own"),
+        )
         self.form = form
         self.model, self.kind, self.classes, self.scale = (
             model,
@@ -56,7 +59,8 @@ class Answers(nn.Module):
         """Answer inputs [rows, ...]."""
         outputs = self.model(inputs)
         if self.form is not None:
-            return torch.exp(-self.form.read(outputs)[:, :1])
+            read = self.form.read(outputs)[:, :1]
+            return read if self.kind == "count" else torch.exp(-read)
         if self.numbers:
             return self.scale.undo(
                 outputs.reshape(outputs.shape[0], -1)

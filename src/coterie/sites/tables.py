@@ -57,6 +57,10 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
             },
             **options,
         }
+    if options.get("exposure") is not None:
+        raise InputError(
+            "[data] exposure: counts with exposure are not trained at sites yet; drop it, and the count is a number"
+        )
     if options.get("event") is not None:
         raise InputError(
             "[data] event: time to event is not trained at sites yet; say label, the column that says if it happened, and drop time"

@@ -9,7 +9,7 @@ intercepts b [C]; P = C d + C numbers. Several problems over the same rows (fold
 precision and row weights then have leading dimensions.
 
 A family says what a row's log likelihood is. `FAMILIES` has those of one logit, of C logits, of numbers with variance 1, and of hazards
-that are constant within C intervals of time, whose outputs share their slopes. Another
+that are constant within C intervals of time, whose outputs share their slopes; counts are those of one interval. Another
 one is another function `(z [..., n, C], labels [n, ...]) -> Derivatives`; labels are handed to it as they are, so that they may hold an
 exposure or times.
 
@@ -123,6 +123,7 @@ FAMILIES: dict[str, Family] = {
     "classes": _classes,
     "regression": _squared,
     "hazards": _hazards,
+    "count": _hazards,
 }
 """By the kind of a loss (`coterie.base.loss.Loss.kind`)."""
 

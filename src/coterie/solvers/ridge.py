@@ -39,7 +39,7 @@ class Problem(NamedTuple):
     Attributes:
         inputs: float64 [n, d].
         labels: [n]; of several labels or numbers [n, C]; of hazards [n, 2 C], as `glm` has them.
-        kind: kind of the loss: `binary`, `classes`, `multilabel`, `regression` or `hazards`.
+        kind: kind of the loss: `binary`, `classes`, `multilabel`, `regression`, `hazards` or `count`.
         outputs: C.
     """
 
@@ -51,7 +51,7 @@ class Problem(NamedTuple):
     @property
     def is_one_model(self) -> bool:
         """Whether all outputs are about one label of a row."""
-        return self.kind in ("classes", "hazards")
+        return self.kind in ("classes", "hazards", "count")
 
     @property
     def slopes(self) -> int:
@@ -200,7 +200,7 @@ def _fit_without(
 
 def _has_one_class(problem: Problem, rows: Tensor) -> bool:
     labels = problem.labels[rows]
-    if problem.kind == "hazards":
+    if problem.kind in ("hazards", "count"):
         seen = labels[:, problem.outputs :]
         return not bool(seen.any())
     return problem.kind != "regression" and bool((labels == labels[:1]).all())

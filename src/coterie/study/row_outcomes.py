@@ -13,6 +13,7 @@ One file per method and seed, safetensors, of all clients that have test rows be
   validation rows; NaN where there are none, or the method trained on them;
 - `followup` float32 [R, 3] and `hazards` float64 [R, K], of time to event: entry, time and event, and the predicted cumulative hazard
   at the end of each interval; times are in horizons (`preprocess.json` has the horizon and the intervals);
+- `counts` float64 [R, 2], of counts with exposure: the events that are usual in such an exposure, and those counted;
 - `marks` int8 [R, C], where a row has a label of 0 or 1 for each of several classes: these labels;
 - `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts) and the kind of the loss is not
   "own"; those of a regression are in the unit of the label, while its losses are squared errors of the standardised label.
@@ -172,7 +173,10 @@ def of_rows(
         tensors["marks"] = test.labels.to(torch.int8)
     form = workspace.loss.form
     if form is not None:
-        tensors |= {"followup": test.labels, "hazards": form.curve(outputs)}
+        if form.kind == "count":
+            tensors["counts"] = torch.cat(form.usual_and_seen(test.labels), 1)
+        else:
+            tensors |= {"followup": test.labels, "hazards": form.curve(outputs)}
         tensors["constant_loss"] = form.constant(trained_on, test.labels)
     else:
         kind = workspace.loss.kind if workspace.loss.own is None else "own"

@@ -27,7 +27,7 @@ from coterie.config.data import Tables
 from coterie.data.tables import recipe
 from coterie.data.tables.cells import complaint, cures_of, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES
-from coterie.data.tables.intervals import agree_on_intervals
+from coterie.data.tables.intervals import agree_on_intervals, agree_on_rate
 from coterie.data.tables.recipe import (
     ENOUGH_TO_TELL,
     RARE,
@@ -424,6 +424,8 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
     values = sorted({v for a in labels.values() for v in a["values"]})
     if settings.event is not None:
         return _time_to_event(settings)
+    if settings.exposure is not None:
+        return _counts(settings)
     _refuse_variants(name, labels)
     distinct = max([len(values), *(a["distinct"] for a in labels.values())])
     integers = all(a["whole"] for a in labels.values())
@@ -492,6 +494,22 @@ def _time_to_event(settings: Tables) -> LabelRecipe:
         spec["meaning"] = settings.meaning
     if settings.unit or str(settings.time) in UNITS_OF_TIME:
         spec["unit"] = settings.unit or str(settings.time)
+    return spec
+
+
+def _counts(settings: Tables) -> LabelRecipe:
+    """The label of counts with exposure as the settings say it; the rate comes later."""
+    spec = LabelRecipe(
+        column=str(settings.label),
+        task="counts",
+        kind="number",
+        above=None,
+        values=[],
+        classes=[],
+        exposure=str(settings.exposure),
+    )
+    if settings.meaning:
+        spec["meaning"] = settings.meaning
     return spec
 
 
@@ -609,6 +627,8 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
     if draft["label"]["task"] == "time to event":
         draft["label"] = agree_on_intervals(draft["label"], ask)
+    if draft["label"]["task"] == "counts":
+        draft["label"] = agree_on_rate(draft["label"], ask)
     label, names = draft["label"], [c["name"] for c in numbers]
     if any("scale" in column for column in numbers) or "scale" in label:
         return _with_features(draft, draft["columns"], draft["notes"])

@@ -213,6 +213,7 @@ class Table:
         groups: int64 [rows], the same number for rows that belong together; None where nothing says so.
         rows: int64 [rows], the number of each row in the source, from 0; None where all of them are here.
         followup: float64 [rows, 2], entry and time of a label of time to event, whose columns are then no columns; None without one.
+        exposure: float64 [rows], in what the count of the label was counted; likewise.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Table:
     groups: NDArray[np.int64] | None = None
     rows: NDArray[np.int64] | None = None
     followup: NDArray[np.float64] | None = None
+    exposure: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         column = next(iter(self.columns.values()))

@@ -34,7 +34,7 @@ from coterie.data.tables.cells import (
     number,
     times_of,
 )
-from coterie.data.tables.followup import take_followup
+from coterie.data.tables.followup import take_exposure, take_followup
 from coterie.data.tables.read import (
     Sheet,
     files_of,
@@ -485,6 +485,7 @@ def ready_tables(
     for client in sorted(tables):
         table, dropped = _without_gaps(_map_classes(tables[client], settings), settings)
         table = take_followup(_take_groups(table, settings), settings)
+        table = take_exposure(table, settings)
         notes += [*table.notes, *dropped]
         if len(table) < _FEWEST_ROWS:
             raise InputError(
@@ -659,6 +660,8 @@ def _split_by_time(table: Table, name: str, split: Split) -> Table:
 def _strata(column: Column, settings: Tables) -> NDArray[np.int64] | None:
     """Return a number for each row, in the order of the names of classes; None where the label has none."""
     if settings.task == "regression" or column.kind == "date":
+        return None
+    if settings.exposure is not None:
         return None
     if settings.above is not None and column.numbers is not None:
         return (column.numbers > settings.above).astype(np.int64)

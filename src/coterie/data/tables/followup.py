@@ -39,6 +39,50 @@ def take_followup(table: Table, settings: Tables) -> Table:
     )
 
 
+def take_exposure(table: Table, settings: Tables) -> Table:
+    """Return `table` without its column of exposure, which `Table.exposure` then holds; as it is without.
+
+    Raises `InputError` that names file, row and cure for an exposure that is none, or a label that is no count.
+    """
+    if settings.exposure is None:
+        return table
+    name, label = settings.exposure, str(settings.label)
+    exposure, counts = (
+        _numbers(table, c, k) for c, k in ((name, "exposure"), (label, "label"))
+    )
+    for values, column, wrong, rule in (
+        (
+            exposure,
+            name,
+            exposure <= 0,
+            "exposures are above 0: leave out rows in which nothing could be counted",
+        ),
+        (
+            counts,
+            label,
+            (counts < 0) | (counts % 1 != 0),
+            "counts are whole numbers from 0: drop exposure for a label that is none",
+        ),
+    ):
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InputError(
+                f"{table.source}: {column!r} is {values[row]:g} in data row {table.data_row(row)}; {rule}"
+            )
+    columns = {key: column for key, column in table.columns.items() if key != name}
+    return replace(table, columns=columns, exposure=exposure)
+
+
+def counts_of(table: Table, label: Mapping[str, Any]) -> Tensor:
+    """Count and exposure as a model reads them, float32 [rows, 2]."""
+    counts = table.columns[label["column"]].numbers
+    if table.exposure is None or counts is None:
+        raise InputError(f"{table.source} says no exposure of its counts")
+    return torch.from_numpy(
+        np.column_stack([counts, table.exposure]).astype(np.float32)
+    )
+
+
 def event_of(table: Table, name: str, event_is: Sequence[Any] = ()) -> Rows:
     """1 where the event happened, else 0 [rows].
 
@@ -149,17 +193,20 @@ def with_followup(
     table: Table, label: Mapping[str, Any], *, need: bool
 ) -> Table | None:
     """Return a table as it was read with its times taken out, as the recipe's label says; None if it has none, and none are needed."""
-    name, time, entry = label["column"], label["time"], label.get("entry")
-    if table.followup is not None:
+    if table.followup is not None or table.exposure is not None:
         return table
-    named = [column for column in (name, time, entry) if column]
+    name, time, entry = label["column"], label.get("time"), label.get("entry")
+    exposure = label.get("exposure")
+    named = [column for column in (name, time, entry, exposure) if column]
     lacking = [column for column in named if column not in table.columns]
     if lacking and not need:
         return None
     if lacking:
         raise InputError(
-            f"{table.source} has no column {lacking[0]!r}, which says the time to event; add it"
+            f"{table.source} has no column {lacking[0]!r}, which the label needs; add it"
         )
+    if exposure is not None:
+        return take_exposure(table, Tables(label=name, exposure=exposure))
     settings = Tables(
         time=time, event=name, entry=entry, event_is=tuple(label.get("event_is", ()))
     )

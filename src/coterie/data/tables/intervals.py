@@ -110,3 +110,37 @@ def agree_on_intervals(label: LabelRecipe, ask: Callable[..., Any]) -> LabelReci
             "events": total,
         }
     )
+
+
+# Counts
+
+
+class Totals(NamedTuple):
+    """Events and exposure of training rows, float64 [n]."""
+
+    events: Annotated[Tensor, "other", Form((), within=(0.0, 1e15))]
+    exposure: Annotated[Tensor, "other", Form((), within=(0.0, 1e18))]
+
+
+@task
+def sum_counts(cohort: TableCohort, *, label: str) -> Totals:
+    """Events and exposure of the training rows; `label`: the column of counts."""
+    sums = []
+    for table in cohort.tables:
+        counts, train = table.columns[label].numbers, table.parts["train"]
+        if counts is None or table.exposure is None:
+            raise InputError(f"{table.source} says no exposure of its counts")
+        sums.append([float(counts[train].sum()), float(table.exposure[train].sum())])
+    return Totals(*torch.tensor(sums, dtype=torch.float64).unbind(1))
+
+
+def agree_on_rate(label: LabelRecipe, ask: Callable[..., Any]) -> LabelRecipe:
+    """Return the label of counts with the events per exposure of all clients. Raises `InputError` for no event at all."""
+    totals = ask(sum_counts, label=label["column"])
+    events, exposure = float(totals.events.sum()), float(totals.exposure.sum())
+    if events < FEWEST_EVENTS:
+        raise InputError(
+            f"label {label['column']!r}: {events:g} events in the training rows of all clients, and a rate needs {FEWEST_EVENTS}; "
+            "wait for more, or name a commoner event"
+        )
+    return LabelRecipe(**{**label, "rates": [events / exposure], "events": int(events)})

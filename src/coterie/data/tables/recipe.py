@@ -45,7 +45,7 @@ from coterie.data.tables.description import (
     LabelDescription,
     TableDescription,
 )
-from coterie.data.tables.followup import labels_of, with_followup
+from coterie.data.tables.followup import counts_of, labels_of, with_followup
 
 RARE = "(rare)"
 """The category of all that are pooled."""
@@ -108,7 +108,7 @@ class LabelRecipe(TypedDict, total=False):
 
     Attributes:
         column, kind: of the table.
-        task: "classification", "regression" or "time to event".
+        task: "classification", "regression", "time to event" or "counts".
         above: cuts a label of numbers into two classes.
         values, classes: the label's values in the order of the classes, and what those are called; empty for regression.
         spellings: values that stand for others.
@@ -117,6 +117,7 @@ class LabelRecipe(TypedDict, total=False):
         count: whether a label to regress on holds whole numbers from 0, of which there are few.
         mean, scale: of a label to regress on, which is stored as (value - mean) / scale.
         time, entry, event_is: of time to event, whose `column` is the event: as in the settings.
+        exposure: column of the exposure of counts, which have one rate.
         horizon, cuts, rates, events: the form of time to event (`base.label_form.LabelForm`), and events in training rows.
     """
 
@@ -140,6 +141,7 @@ class LabelRecipe(TypedDict, total=False):
     cuts: list[float]
     rates: list[float]
     events: int
+    exposure: str
 
 
 class Recipe(TypedDict):
@@ -350,9 +352,11 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
             place += len(spec["categories"])
     labels: Tensor | None
-    if recipe["label"].get("task") == "time to event":
+    task_of_label = recipe["label"].get("task")
+    if task_of_label in ("time to event", "counts"):
+        read = labels_of if task_of_label == "time to event" else counts_of
         followed = with_followup(table, recipe["label"], need=need_label)
-        labels = None if followed is None else labels_of(followed, recipe["label"])
+        labels = None if followed is None else read(followed, recipe["label"])
         label_notes: list[str] = []
     else:
         labels, label_notes = _labels(table, recipe["label"], need_label)

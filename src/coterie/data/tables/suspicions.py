@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Client
@@ -193,14 +192,14 @@ def _note_heavy_tail(tables: Sequence[Table], recipe: Recipe) -> list[str]:
 def _as_classes(
     clients: Sequence[Client], recipe: Recipe
 ) -> tuple[Sequence[Client], Recipe]:
-    """Time to event as whether it happened, which is what a column can give away; other labels as they are."""
+    """Time to event as whether it happened, counts as rates: what a column can give away; other labels as they are."""
     form = LabelForm.of_recipe(recipe["label"])
     if form is None:
         return clients, recipe
     judged = []
     for client in clients:
         events = {
-            name: Part(part.inputs, torch.as_tensor(form.strata(part.labels)))
+            name: Part(part.inputs, form.plain(part.labels))
             for name, part in client.parts()
         }
         judged.append(
@@ -211,6 +210,9 @@ def _as_classes(
                 test=events.get("test"),
             )
         )
+    if form.kind == "count":
+        plain = LabelRecipe(**{**recipe["label"], "task": "regression"})
+        return judged, Recipe(**{**recipe, "label": plain})
     classes = ["no", recipe["label"]["column"]]
     label = LabelRecipe(**{**recipe["label"], "classes": classes, "values": ["0", "1"]})
     return judged, Recipe(**{**recipe, "label": label})
