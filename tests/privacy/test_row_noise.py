@@ -77,6 +77,17 @@ def test_kernel_vmap_and_loop_give_one_sum(name, rows, bound, seed):
             assert total.norm() <= rows * bound * (1 + 1e-9) or rows == 1
 
 
+def test_the_kernel_sums_where_it_does_not_train(monkeypatch):
+    """On a machine where a batched product depends on company: there is none in a sum over one client's rows."""
+    monkeypatch.setattr("coterie.compute.workspace._is_steady", lambda batched: False)
+    inputs, labels = client_of(9, 1, 0)
+    workspace = workspace_of(MODELS["deep"]().double(), inputs, labels, "auto")
+    assert workspace.batched is None
+    monkeypatch.setattr(workspace, "row_gradients", None)
+    expected = by_loop(workspace, inputs, labels, 0.5)
+    assert torch.allclose(workspace.clipped_sum(inputs, labels, 0.5), expected)
+
+
 def test_rows_in_pieces_give_the_same_sum(monkeypatch):
     inputs, labels = client_of(11, 1, 0)
     workspace = workspace_of(MODELS["deep"]().double(), inputs, labels, "loop")
