@@ -44,6 +44,8 @@ GIVES = {"epsilon": 1.0, "delta": DELTA}
 NOISE = RowNoise(noise_multiplier(1.0, DELTA, ROUNDS), clip=1.0)
 LOCAL = {"steps": Steps(1), "batch_size": None, "private": NOISE}
 
+SIMULATED = {"batch_size": "all", "private": {"noise_multiplier": 5.0}}
+
 
 def hospital_of(tmp_path, settings=None, **changed):
     (tmp_path / "hospital").mkdir(exist_ok=True)
@@ -157,6 +159,8 @@ def test_a_site_without_an_epsilon_refuses_such_a_plan_with_a_cure(tmp_path):
         ({"data": {}}, "say bounds = "),
         ({"privacy": {"noise_multiplier": 0.0}}, "give epsilon"),
         ({"filters": [{"name": "clip", "bound": 1.0}]}, "leave out filters"),
+        ({"methods": [*PRIVATE["methods"], {"name": "centralised"}]}, "leave it out"),
+        ({"privacy": {}, "local": SIMULATED}, "write \\[privacy\\]"),
         ({"methods": [{**FEDAVG, "name": "scaffold"}]}, "take fedavg"),
     ],
 )

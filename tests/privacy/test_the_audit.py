@@ -18,7 +18,7 @@ from coterie.compute.workspace import Workspace
 from coterie.contract.wire import Ask, Context
 from coterie.sites.ledger import Account, Place, Told
 
-DELTA, STEPS, FAST, SLOW = 1e-5, 4, 500, 5000
+DELTA, STEPS, FAST, SLOW = 1e-5, 4, 300, 5000
 PHI = NormalDist()
 
 

@@ -137,15 +137,18 @@ class Workspace:
         self.views = [p.data for p in self.parameters]
         self._two_rows = example.train.select(slice(0, 2))
         self._probe(loss, example)
-        self.batched = self._find_kernel(example) if kernel == "auto" else None
+        known = self._recognise(example) if kernel == "auto" else None
+        # One client at a time needs no company, so the sum over its rows is taken on every machine.
+        self._of_rows = known
+        self.batched = known if known is not None and self._is_used(known) else None
 
     @cached_property
     def columns(self) -> Columns | None:
         """What trains a linear model from several starts at once; None for other models."""
         return Columns.of(self.batched)
 
-    def _find_kernel(self, example: Client) -> Batched | None:
-        """The batched kernel, if it knows this model and this loss and gives the same bits in any company here."""
+    def _recognise(self, example: Client) -> Batched | None:
+        """The batched kernel, if it knows this model and this loss."""
         inputs = sample(example.train.inputs)
         known_loss = self.loss.own is None and self.loss.form is None
         if isinstance(inputs, dict) or not known_loss:
@@ -155,17 +158,20 @@ class Workspace:
             return None
         # Several labels of a row are as many outputs with a binary cross-entropy each.
         kind: Kind = "binary" if self.loss.kind == "multilabel" else self.loss.kind
-        batched = Batched(layers, kind, self.layout, self.device)
+        return Batched(layers, kind, self.layout, self.device)
+
+    def _is_used(self, batched: Batched) -> bool:
+        """Return True if the kernel gives the same bits in any company on this machine."""
         if not _is_steady(batched):
             logger.info(
                 "the loop trains: on this machine a batched product depends on how many share it"
             )
-            return None
+            return False
         logger.info(
             "the batched kernel trains the %d layers of this model (kernel = 'loop' turns it off)",
-            len(layers),
+            len(batched.layers),
         )
-        return batched
+        return True
 
     def _point_at(self, flat: Tensor) -> list[nn.Parameter]:
         views = unflatten(flat, self.layout)
@@ -622,8 +628,8 @@ class Workspace:
         Kernels make no gradient of a row; elsewhere at most `ROW_GRADIENTS` numbers of them are held at once. A row without finite
         gradient counts 0, where there is a bound.
         """
-        if self.batched is not None and isinstance(inputs, Tensor):
-            return self.batched.clipped_sum(self.head, inputs, labels, bound)
+        if self._of_rows is not None and isinstance(inputs, Tensor):
+            return self._of_rows.clipped_sum(self.head, inputs, labels, bound)
         dim = self.layout.dim
         total = self.x.new_zeros(dim)
         height = max(1, ROW_GRADIENTS // dim)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import parse_toml, read_text
+from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of, one_of
 from coterie.config.schema import build, options
@@ -228,7 +229,13 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
 def _check_privacy(experiment: Experiment, path: Path) -> None:
     """Raise `InputError` for what a plan with [privacy] would tell beside its noise."""
     if experiment.privacy is None:
+        _check_no_simulated_noise(experiment, path)
         return
+    for entry in experiment.methods:
+        if experiment.build_method(entry).is_reference and entry.name != "local":
+            raise InputError(
+                f"{path}: method {entry.label!r} is a yardstick that trains without noise; leave it out beside [privacy]"
+            )
     if not experiment.privacy.row_noise(1).noise_multiplier:
         raise InputError(
             f"{path}, [privacy]: without noise it hides nothing at sites; give epsilon, such as epsilon = 2"
@@ -242,6 +249,16 @@ def _check_privacy(experiment: Experiment, path: Path) -> None:
             f"{path}, [data]: [privacy] tells no sums of columns; say bounds = {{ age = [0, 120], ... }}, the least and the largest "
             "value that each column of numbers can have"
         )
+
+
+def _check_no_simulated_noise(experiment: Experiment, path: Path) -> None:
+    """Raise `InputError` for row noise that no site would draw under its key."""
+    for entry in experiment.methods:
+        local = getattr(experiment.build_method(entry), "local", None)
+        if isinstance(local, LocalSGD) and local.private is not None:
+            raise InputError(
+                f"{path}: private of method {entry.label!r} is for one machine; at sites write [privacy] with epsilon and delta"
+            )
 
 
 def _check_filters(experiment: Experiment, path: Path) -> None:

@@ -122,7 +122,8 @@ def events_of(
             continue  # nothing is told of it
         entries = _entries(task, field, arguments, layout)
         if kind in VECTORS:
-            hidden = kind in noisy_kinds or squared_mu_of_training(task, arguments)
+            behind_rows = squared_mu_of_training(task, arguments) is not None
+            hidden = kind in noisy_kinds or (allowed.private and behind_rows)
             yield (
                 ("update", max(1, entries // max(1, layout.size)))
                 if hidden

@@ -344,8 +344,7 @@ class SiteRows:
         )
         workspace.fewest_rows = self.settings.minimum_batch
         workspace.veil = self._veil
-        if self.approved.private:
-            workspace.secret_normal = partial(keyed_normal, self._key)
+        workspace.secret_normal = partial(keyed_normal, self._key)
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
         sent = {
