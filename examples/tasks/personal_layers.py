@@ -58,7 +58,6 @@ def own(cohort: ct.Cohort, *, x: Tensor) -> Own:
 
 @ct.options
 class Aligned(ct.FedAvg):
-    local: ct.LocalSGD = ct.LocalSGD(lr=0.05)
     keeps = 2
 
     def round(self, state: Any, federation: ct.Federation, rng: ct.Rng) -> Any:
@@ -71,6 +70,5 @@ class Aligned(ct.FedAvg):
 
 
 clients = ct.data.from_tensors([Scans(k) for k in range(4)]).with_transform(flipped)
-methods = {"local": "local", "fedavg": "fedavg", "aligned": Aligned()}
-comparison = ct.compare(methods, clients, ct.models.MLP(), rounds=10, seeds=2)
-print(comparison.table("accuracy"))
+methods = ["local", "fedavg", Aligned()]
+print(ct.compare(methods, clients, ct.models.MLP(), rounds=10, seeds=2))
