@@ -172,7 +172,7 @@ rooms: $(VENV)/.dev  ## the rooms of the package and the arrows between them
 release: $(VENV)/.dev  ## build a release into dist/; refuses one without address, contact, date or the right TAG
 	$(BIN)/python docs/release.py --tag '$(TAG)'
 
-test-wheel: $(VENV)/.dev  ## build the wheel, and do four tasks of new users with it in a virtual environment of its own
+test-wheel: $(VENV)/.dev  ## build the wheel, and do six tasks of new users with it in a virtual environment of its own
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python
 
 clean:  ## remove what was built

@@ -29,14 +29,14 @@ fi
 "$folder/venv/bin/pip" check
 "$folder/venv/bin/coterie" compare heart-disease --seeds 1 --rounds 5 --methods local,fedavg --out run >table 2>progress || { cat table progress; exit 1; }
 test -s run/report.html
-# Four tasks of new users, written from the built pages alone.
+# Six tasks of new users, written from the built pages alone.
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c "$project/constraints.txt" "$wheel[plot,varsel]" mypy
 cp "$project"/examples/tasks/* .
-for task in dirichlet_notebook own_method varsel_by_hand; do
+for task in dirichlet_notebook own_method varsel_by_hand personal_layers films; do
   "$folder/venv/bin/python" $task.py >table || { echo "task $task:"; cat table; exit 1; }
 done
 test -s accuracy.svg
-"$folder/venv/bin/mypy" --strict own_method.py
+"$folder/venv/bin/mypy" --strict own_method.py personal_layers.py films.py
 PATH="$folder/venv/bin:$PATH" bash csv_to_verdict.sh >table 2>progress || { echo "task csv_to_verdict:"; cat table progress; exit 1; }
 grep -Eq '(Join|Probably join|Safe to join|Stay alone|Undecided)' table && grep -q 'prediction' table || { cat table; exit 1; }
 # The first Python of the README, as it is printed.

@@ -166,6 +166,7 @@ ARGUMENTS = {
     "filters": [[Halved()], ["top-k"], [ct.Clip(bound=0.1), Halved()]],
     "init": [ZEROS, "init.safetensors"],
     "checkpoint": ["checkpoint"],
+    "progress": [True, "bar", "log"],
     "settings": [ct.RunSettings(evaluate=2)],
     "local": [ct.LocalSGD(lr=0.3)],
 }  # fmt: skip
@@ -212,7 +213,7 @@ def in_compare(keywords):
     study = ct.StudySettings(
         **settings, local=keywords.get("local"), init=keywords.get("init")
     )
-    same = ("model", "rounds", "engine", "attack", "filters")
+    same = ("model", "rounds", "engine", "attack", "filters", "progress")
     return {
         "methods": [method],
         "clients": keywords["clients"],

@@ -362,7 +362,7 @@ class StudySettings(RunSettings):
         init: a state dict or a safetensors file to start from.
         tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
             {"local.lr": [0.03, 0.1]}. The trials are in `tuning.csv` of the run directory.
-        progress: a function that is called with an `Event` after each round; None: a line in a notebook, else nothing.
+        progress: a function that is called with an `Event` after each round; or as `fit` takes it, which `compare` takes as well.
 
     >>> import coterie as ct
     >>> settings = ct.StudySettings(evaluate=2, local=ct.LocalSGD(lr=0.1))
@@ -380,7 +380,10 @@ class StudySettings(RunSettings):
     tune: Annotated[Any, _TUNE, InFiles(said=False)] = False
     progress: Annotated[
         Any,
-        Rule(lambda v: v is None or callable(v), "None or a function of an Event"),
+        Rule(
+            lambda v: callable(v) or v in (None, True, False, "bar", "log"),
+            'None, true, false, "bar", "log" or a function of an Event',
+        ),
         InFiles(said=False),
     ] = None
 

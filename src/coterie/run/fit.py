@@ -49,6 +49,7 @@ from coterie.run.loop import keeps_validation, run_method
 from coterie.run.method_tables import method_table
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune
+from coterie.run.progress import PROGRESS, Rounds, choose, show_in
 from coterie.run.provenance import Provenance, describe_run
 from coterie.run.result import Run
 
@@ -106,6 +107,7 @@ def fit(
     local: LocalSGD | None = None,
     init: Mapping[str, Tensor] | str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool | str | None = None,
     settings: RunSettings = _USUAL,
 ) -> Run:
     """Run a method on clients. Calls in several threads wait for each other.
@@ -127,6 +129,8 @@ def fit(
         local: local training, in place of the method's own.
         init: a state dict or a safetensors file to start from.
         checkpoint: folder where complete rounds are saved, as often as `settings.save_every` says; None: nothing is saved.
+        progress: "bar", with the time left; "log", lines on standard error; true, the bar where somebody looks, else lines; false,
+            nothing. None: a bar in notebooks and at a prompt, nothing in a script. `logging.getLogger("coterie")` tells rounds at INFO.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
     Returns:
@@ -150,6 +154,7 @@ def fit(
         settings=settings,
         filters=filters,
         checkpoint=checkpoint,
+        progress=progress,
     )
     subject: Any = method
     if isinstance(subject, Clients):
@@ -226,7 +231,7 @@ def fit(
                 chosen,
                 rounds,
                 seed,
-                settings,
+                _followed(settings, progress, chosen, rounds),
                 filters=reply_filters,
                 files=files,
             )
@@ -234,6 +239,21 @@ def fit(
             opened.close()
     meaning = opened.loss.meaning(rows.classes, rows.label_scale, rows.recipe)
     return replace(run, meaning=meaning)
+
+
+def _followed(
+    settings: RunSettings,
+    progress: bool | str | None,
+    method: Method[Any],
+    rounds: int,
+) -> RunSettings:
+    """Return the settings with a callback that shows progress, if any is to be shown."""
+    kind = choose(progress)
+    if not kind:
+        return settings
+    label = settings.label or type(method).__name__
+    shown = Rounds(show_in(kind), label, rounds)
+    return replace(settings, callbacks=(*settings.callbacks, shown))
 
 
 FILTER_LIST = Rule(
@@ -260,6 +280,7 @@ _ARGUMENTS = {
         lambda v: isinstance(v, Sequence), "a list of numbers such as (0.1, 1.0)"
     ),
     "filters": FILTER_LIST,
+    "progress": PROGRESS,
 }
 
 

@@ -161,6 +161,7 @@ class _Loop:
                 total = time.perf_counter() - started
                 server_seconds = total - sum(ask.seconds for ask in session.asks[asks:])
                 self.record.seconds.append(Timing(number, total, server_seconds))
+                logger.info("%s: round %d of %d, %.2g s", label, number, rounds, total)
                 # An idle round takes no time, so that a resumed run may repeat it.
                 is_due = not is_idle and self._is_saved(number, total)
                 if files and (is_due or number == rounds):

@@ -32,7 +32,7 @@ from coterie.run.files import HISTORY, YARDSTICKS
 from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes, refuse_other_records
 from coterie.run.spelling import experiment_of
-from coterie.study.progress import notebook_progress
+from coterie.study.progress import shown
 from coterie.study.search import choose_settings
 from coterie.study.sweep import run_experiment
 
@@ -73,6 +73,7 @@ def compare(
     engine: EngineSpec | str = _HERE,
     attack: Any = None,
     filters: Sequence[Any] = (),
+    progress: Any = None,
     settings: RunSettings = _USUAL,
 ) -> Comparison:
     """Run methods on the same clients with several seeds, as `coterie compare` and `coterie run` do.
@@ -89,6 +90,7 @@ def compare(
         engine: as for `fit`.
         attack: as for `fit`.
         filters: as for `fit`.
+        progress: as for `fit`; or a function of an `Event`, which says what runs and how long it takes still.
         settings: `StudySettings(...)`: local training, jobs, tuning, whether a run is resumed (methods and seeds may be added), and
             what `RunSettings` has. Callbacks run in the process of their run.
 
@@ -114,6 +116,8 @@ def compare(
         if isinstance(settings, StudySettings)
         else StudySettings(**vars(settings))
     )
+    if progress is not None:
+        study = replace(study, progress=progress)
     study = replace(study, metrics=name_metrics(study.metrics))
     if study.resume and folder is None:
         raise InputError("resume needs the folder of the run that goes on")
@@ -139,7 +143,7 @@ def compare(
             resume=study.resume,
             accept_change=study.accept_change,
             command="ct.compare",
-            notify=study.progress or notebook_progress(),
+            notify=shown(study.progress),
         )
 
     if folder is not None:

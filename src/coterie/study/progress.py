@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import html
-import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from coterie.base.spelling import duration
+from coterie.run.progress import choose, show_in
 
 Pair = tuple[str, int, str]
 """Label of a method, seed and fold."""
@@ -132,29 +130,25 @@ class _Started:
             self.per_round = (now - self._first[1]) / (number - self._first[0])
 
 
-def notebook_progress() -> Callable[[Event], None] | None:
-    """Return a function that shows events below the cell that runs; None outside a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if (
-        shell is None or "IPKernelApp" not in shell.config
-    ):  # a terminal's IPython prints nothing of this kind either
+def shown(progress: Any) -> Callable[[Event], None] | None:
+    """Return a function that shows events, or the user's own; None for nothing.
+
+    Args:
+        progress: As `compare` takes it.
+    """
+    if callable(progress):
+        own: Callable[[Event], None] = progress
+        return own
+    kind = choose(progress)
+    if not kind:
         return None
-    from IPython.display import HTML, display
+    show = show_in(kind, at_once=True)
 
-    line = display(HTML(""), display_id=True)
+    def tell(event: Event) -> None:
+        if kind == "log" and not event.finished:
+            return
+        passed = event.done + (0 if event.finished else event.round / event.rounds)
+        text = f"{event.label}, round {event.round} of {event.rounds}; {event.done} of {event.pairs} runs done"
+        show(text, passed / event.pairs, event.seconds_left)
 
-    def show(event: Event) -> None:
-        complete = event.done >= event.pairs
-        line.update(
-            HTML("" if complete else f"<small>{html.escape(_describe(event))}</small>")
-        )
-
-    return show
-
-
-def _describe(event: Event) -> str:
-    ending = (
-        "" if event.seconds_left is None else f", {duration(event.seconds_left)} left"
-    )
-    return f"{event.label}, round {event.round} of {event.rounds}; {event.done} of {event.pairs} runs done{ending}"
+    return tell
