@@ -99,6 +99,11 @@ def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):
             "[run]\nsave_every = 2\n[deploy]\n",
             "save_every is for one machine",
         ),
+        (
+            "[deploy]\n",
+            '[engine]\nprecision = "bf16"\n[deploy]\n',
+            "precision is for one machine",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_one_sentence(tmp_path, capsys, old, new, said):

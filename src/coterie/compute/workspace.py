@@ -112,8 +112,10 @@ class Workspace:
         example: Client,
         device: torch.device | str = "cpu",
         kernel: str = "auto",
+        precision: str = "float32",
     ) -> None:
         self.device = torch.device(device)
+        self._in_bf16 = precision == "bf16"
         self.fewest_rows = 1
         self.veil: Veil | None = None
         self.tells_loss = False
@@ -121,6 +123,10 @@ class Workspace:
         self.secret_normal: Callable[[bytes, int], NDArray[np.float64]] | None = None
         self.channels_last = False
         self.layout = Layout.of(model)
+        if self._in_bf16 and self.layout.dtype != torch.float32:
+            raise InputError(
+                f'precision = "bf16" is for models of float32, and this one has {self.layout.dtype}; leave out precision'
+            )
         self.model = copy_model(model).to(self.device)
         # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
         carried = {name for name, _ in self.layout.buffers}
@@ -137,10 +143,14 @@ class Workspace:
         self.views = [p.data for p in self.parameters]
         self._two_rows = example.train.select(slice(0, 2))
         self._probe(loss, example)
-        known = self._recognise(example) if kernel == "auto" else None
+        # A kernel makes its products in the type of the model: in bf16 it would not do what was asked.
+        may_batch = kernel == "auto" and not self._in_bf16
+        known = self._recognise(example) if may_batch else None
         # One client at a time needs no company, so the sum over its rows is taken on every machine.
         self._of_rows = known
-        self.batched = known if known is not None and self._is_used(known) else None
+        self.batched = None
+        if known is not None and self._is_used(known):
+            self.batched = known
 
     @cached_property
     def columns(self) -> Columns | None:
@@ -573,7 +583,7 @@ class Workspace:
 
         `penalty` is a function of the outputs whose scalar is added to the loss.
         """
-        outputs = self.model(inputs)
+        outputs = self._outputs_in_a_step(inputs)
         value = self.loss.mean(outputs, labels)
         if penalty is not None:
             value = value + penalty(outputs)
@@ -584,6 +594,15 @@ class Workspace:
                 value, self.parameters, allow_unused=True, materialize_grads=True
             )
         return torch.autograd.grad(value, self.parameters)
+
+    def _outputs_in_a_step(self, inputs: Inputs) -> Tensor:
+        """Outputs whose gradient is taken: with precision "bf16" products are of 16 bits, parameters and the loss of 32."""
+        if not self._in_bf16:
+            outputs: Tensor = self.model(inputs)
+            return outputs
+        with torch.autocast(self.device.type, torch.bfloat16):
+            rounded: Tensor = self.model(inputs)
+        return rounded.to(self.layout.dtype)
 
     def flat_gradient(
         self,

@@ -223,6 +223,10 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     _check_privacy(experiment, path)
     if type(experiment.engine) is not InProcess:
         raise InputError(f"{path}: [engine] does not go with [deploy]; drop it")
+    if experiment.engine.precision != "float32":
+        raise InputError(
+            f"{path}, [engine]: precision is for one machine, whose processor decides its bits; drop it"
+        )
     return experiment
 
 
