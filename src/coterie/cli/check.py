@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coterie.base.spelling import count, listing
@@ -27,120 +27,101 @@ APART = {"mean difference": 0.5, "total variation": 0.2}
 def lines(check: TableCheck, width: int | None = None) -> list[str]:
     """Problems, notes, and the tables, wrapped to `width` columns (default: the terminal's)."""
     width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
-    few_clients = len(check.clients) <= FEW_CLIENTS
     printed = [f"problem: {sentence}" for sentence in check.problems]
     printed += [f"note: {sentence}" for sentence in check.notes]
-    label = check.columns.get(check.label or "", {})
-    clients = [
-        (name, str(rows), short(label[name]) if name in label else "-")
-        for name, rows in check.clients.items()
-    ]
-    printed += [
-        "",
-        *_table(
-            ("client", "rows", f"label {check.label}" if check.label else "label"),
-            clients,
-            width,
-        ),
-    ]
-    header = (
-        ("column", *check.clients)
-        if few_clients
-        else ("column", "kind", "missing", "range or categories", "clients")
-    )
-    rows = [
-        _of_clients(c, distances, check.clients)
-        if few_clients
-        else _of_many(c, distances)
-        for c, distances in check.columns.items()
-    ]
-    printed += [
-        "",
-        *_table(header, [row for row in rows if row[0] != check.label], width),
-    ]
+    if printed:
+        printed.append("")
+    printed += _table(*_client_rows(check), width)
+    printed += ["", *_table(*_column_rows(check), width)]
     printed += ["", *_drifts(check), ""]
-    printed = printed if check.problems or check.notes else printed[1:]
     problems = len(check.problems)
-    return [
-        *printed,
-        f"{count(problems, 'problem')} to solve before a run"
-        if problems
-        else "a run can start",
-    ]
+    if problems:
+        printed.append(f"{count(problems, 'problem')} to solve before a run")
+    else:
+        printed.append("a run can start")
+    return printed
+
+
+def _client_rows(check: TableCheck) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Titles, and a row for each client: its rows and its labels."""
+    label = check.columns.get(check.label or "", {})
+    titles = ("client", "rows", f"label {check.label}" if check.label else "label")
+    rows: list[Sequence[str]] = []
+    for name, amount in check.clients.items():
+        labels = short(label[name]) if name in label else "-"
+        rows.append((name, str(amount), labels))
+    return titles, rows
+
+
+def _column_rows(check: TableCheck) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Titles, and a row for each column but the label: a cell for each client, or of many clients the extremes."""
+    few_clients = len(check.clients) <= FEW_CLIENTS
+    titles: Sequence[str]
+    if few_clients:
+        titles = ("column", *check.clients)
+    else:
+        titles = ("column", "kind", "missing", "range or categories", "clients")
+    rows: list[Sequence[str]] = []
+    for column, by_client in check.columns.items():
+        if column == check.label:
+            continue
+        if few_clients:
+            facts = [by_client.get(name) for name in check.clients]
+            cells = ["-" if fact is None else short(fact) for fact in facts]
+        else:
+            cells = _summarise(list(by_client.values()))
+        rows.append((column, *cells))
+    return titles, rows
 
 
 def partner_lines(forecast: PartnerForecast, width: int | None = None) -> list[str]:
     """FedCollab's forecast: sizes, divergences, coalitions, what it costs and what it would reveal at sites."""
+    width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
     names = tuple(forecast.rows)
     few_clients = len(names) <= MOST_SHOWN
+    columns = names if few_clients else ("nearest", "divergence")
     rows: list[tuple[str, ...]] = []
     for name, by_other in forecast.divergences.items():
-        other_gains = {
-            other: value for other, value in by_other.items() if other != name
-        }
-        nearest = min(other_gains, key=other_gains.__getitem__)
-        cells = (
-            [f"{by_other[other]:.2f}" for other in names]
-            if few_clients
-            else [nearest, f"{other_gains[nearest]:.2f}"]
-        )
+        if few_clients:
+            cells = [f"{by_other[other]:.2f}" for other in names]
+        else:
+            others = [other for other in by_other if other != name]
+            nearest = min(others, key=by_other.__getitem__)
+            cells = [nearest, f"{by_other[nearest]:.2f}"]
         rows.append((name, str(forecast.rows[name]), *cells))
-    header = (
-        "client",
-        "training rows",
-        *(names if few_clients else ("nearest", "divergence")),
-    )
-    width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
-    closing = (
+    printed = [
+        "who belongs together? FedCollab's forecast, before any model is trained"
+    ]
+    printed += _table(("client", "training rows", *columns), rows, width)
+    printed.append("")
+    for text in (
         "divergence: 0 if no classifier can tell the rows of two clients apart, 1 if one always can",
         f"coalitions: {' | '.join(map(', '.join, forecast.coalitions))}",
         f"cost: {count(forecast.pairs, 'small classifier')}, one for each pair of clients",
         f"reveals: of sites, two accuracies of each pair, on either half of the rows, and its classifiers, {forecast.asks} times",
         "A forecast is no verdict. A run with --methods local,fedavg,fedcollab checks it: its report counts hits and misses.",
-    )
-    return [
-        "who belongs together? FedCollab's forecast, before any model is trained",
-        *_table(header, rows, width),
-        "",
-        *(
-            line
-            for text in closing
-            for line in textwrap.wrap(text, width, break_on_hyphens=False)
-        ),
-    ]
+    ):
+        printed += textwrap.wrap(text, width, break_on_hyphens=False)
+    return printed
 
 
-def _of_clients(
-    column: str, by_client: Mapping[str, Facts], clients: Iterable[str]
-) -> tuple[str, ...]:
-    return (
-        column,
-        *(short(by_client[name]) if name in by_client else "-" for name in clients),
-    )
-
-
-def _of_many(column: str, by_client: Mapping[str, Facts]) -> tuple[str, ...]:
-    facts = list(by_client.values())
-    kinds = sorted({f.kind for f in facts})
-    missing = [f.missing for f in facts]
-    lows, highs = (
-        [f.low for f in facts if f.low is not None],
-        [f.high for f in facts if f.high is not None],
-    )
-    texts = sorted({text for f in facts for text in f.shares})
-    totals = facts[0]._replace(
-        low=min(lows, default=None), high=max(highs, default=None), missing=0.0
-    )
-    values = short(totals) if lows else listing(texts)
-    return (
-        column,
-        ", ".join(kinds),
-        " to ".join(
-            dict.fromkeys(f"{share:.0%}" for share in (min(missing), max(missing)))
-        ),
-        values,
-        str(len(facts)),
-    )
+def _summarise(facts: Sequence[Facts]) -> list[str]:
+    """What a column is at many clients: its kinds, the least and most missing, range or categories, and how many have it."""
+    kinds = sorted({fact.kind for fact in facts})
+    missing = [fact.missing for fact in facts]
+    least, most = f"{min(missing):.0%}", f"{max(missing):.0%}"
+    lows = [fact.low for fact in facts if fact.low is not None]
+    highs = [fact.high for fact in facts if fact.high is not None]
+    if lows:
+        high = max(highs, default=None)
+        values = short(facts[0]._replace(low=min(lows), high=high, missing=0.0))
+    else:
+        categories: set[str] = set()
+        for fact in facts:
+            categories |= fact.shares.keys()
+        values = listing(sorted(categories))
+    shown_missing = least if least == most else f"{least} to {most}"
+    return [", ".join(kinds), shown_missing, values, str(len(facts))]
 
 
 def _table(
@@ -163,26 +144,20 @@ def _table(
 
 
 def _drifts(check: TableCheck) -> list[str]:
-    large_drifts = [
-        d for d in check.drift if abs(d.value) >= max(APART[d.measure], d.chance)
-    ]
     if not check.drift:
         return []
-    if not large_drifts:
+    large = [d for d in check.drift if abs(d.value) >= max(APART[d.measure], d.chance)]
+    if not large:
         return ["are the clients alike? No column of a client is far from the others."]
-    subject = (
-        "columns of single clients are"
-        if len(large_drifts) > 1
-        else "column of one client is"
+    are = (
+        "columns of single clients are" if len(large) > 1 else "column of one client is"
     )
     printed = [
-        f"are the clients alike? {len(large_drifts)} {subject} far from the others; the furthest:"
+        f"are the clients alike? {len(large)} {are} far from the others; the furthest:"
     ]
-    for d in large_drifts[:MOST_DRIFTS]:
-        size = (
-            f"{d.value:+.1f} standard deviations"
-            if d.measure == "mean difference"
-            else f"{d.value:.0%} of the rows"
-        )
+    for d in large[:MOST_DRIFTS]:
+        size = f"{d.value:.0%} of the rows"
+        if d.measure == "mean difference":
+            size = f"{d.value:+.1f} standard deviations"
         printed.append(f"  {d.client}: {d.column} differs by {size}")
     return printed

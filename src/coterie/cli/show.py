@@ -33,36 +33,24 @@ def fields_of(cls: type[Any]) -> list[Field]:
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
         text = "" if default is dataclasses.MISSING else repr(default)
-        rows.append(
-            (
-                field.name,
-                _plain_type(field.type),
-                text,
-                explanation_of.get(field.name, ""),
-            )
-        )
+        explanation = explanation_of.get(field.name, "")
+        rows.append((field.name, _plain_type(field.type), text, explanation))
     return rows
 
 
 def _plain_type(annotation: Any) -> str:
     """A type without its rules: `float` for `Annotated[float, POSITIVE]`."""
-    if not isinstance(
-        annotation, str
-    ):  # of a file without `from __future__ import annotations`
-        bare = (
-            getattr(annotation, "__origin__", annotation)
-            if hasattr(annotation, "__metadata__")
-            else annotation
-        )
-        return bare.__name__ if isinstance(bare, type) else str(bare)
+    if not isinstance(annotation, str):
+        # Of a file without `from __future__ import annotations`.
+        if hasattr(annotation, "__metadata__"):
+            annotation = getattr(annotation, "__origin__", annotation)
+        return annotation.__name__ if isinstance(annotation, type) else str(annotation)
     node = ast.parse(annotation, mode="eval").body
-    if (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.slice, ast.Tuple)
-        and ast.unparse(node.value) == "Annotated"
-    ):
-        return ast.unparse(node.slice.elts[0])
-    return annotation
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
+        return annotation
+    if ast.unparse(node.value) != "Annotated":
+        return annotation
+    return ast.unparse(node.slice.elts[0])
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -86,39 +74,31 @@ def _parts_of(name: str) -> tuple[str, str, list[Field]]:
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:
         candidate = load_object(name)
-        return _kind_of(candidate), *_of_class(candidate)
+        return _kind_of(candidate), *_describe_class(candidate)
     if name in METHODS:
-        pointer = (
-            "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
-        )
         entry = entry_of(name)
-        return "method", entry.about + pointer, _fields_of(entry.cls)
+        text = entry.about
+        if name in DECLARED:
+            text += "\n\nThe [local] table: coterie show LocalSGD"
+        return "method", text, _fields_of(entry.cls)
     if name in DATASETS:
-        return "data", *_of_data(DATASETS[name])
-    if registry := next(
-        (registry for registry in KINDS.values() if name in registry), None
-    ):
-        return registry.kind, *_of_class(registry[name])
+        return "data", *_describe_data(DATASETS[name])
+    for registry in KINDS.values():
+        if name in registry:
+            return registry.kind, *_describe_class(registry[name])
     if name in values:
-        return "settings", *_of_class(values[name])
+        return "settings", *_describe_class(values[name])
     if name in SEVERAL:
-        entries = [
-            (entry, "", "", _text(SEVERAL[name][entry]).splitlines()[0])
-            for entry in SEVERAL[name]
-        ]
-        return (
-            "table",
-            f"[[{name}]] tables of an experiment, each with one of these names.",
-            entries,
-        )
+        entries = []
+        for entry_name, cls in SEVERAL[name].items():
+            entries.append((entry_name, "", "", _text(cls).splitlines()[0]))
+        text = f"[[{name}]] tables of an experiment, each with one of these names."
+        return "table", text, entries
     if name == "methods":
-        return (
-            "table",
-            "[[methods]] tables of an experiment, one for each method.",
-            fields_of(MethodEntry),
-        )
+        text = "[[methods]] tables of an experiment, one for each method."
+        return "table", text, fields_of(MethodEntry)
     if name == "tune":
-        return "table", *_of_tuning()
+        return "table", *_describe_tuning()
     if name in DECLARED:
         return "table", f"The [{name}] table of an experiment.", _keys_of(name)
     known_names = {*DECLARED, *SEVERAL, *values, "methods", "tune"}.union(
@@ -131,43 +111,31 @@ def _parts_of(name: str) -> tuple[str, str, list[Field]]:
 
 def _kind_of(candidate: Any) -> str:
     """The kind whose base the class derives from; `type` or `function` where that tells nothing."""
-    bases = {
-        registry.kind: registry.base
-        for registry in KINDS.values()
-        if registry.base is not None
-    }
-    is_class = isinstance(candidate, type)
-    return next(
-        (
-            kind
-            for kind, base in bases.items()
-            if is_class and issubclass(candidate, base)
-        ),
-        type(candidate).__name__,
-    )
+    if isinstance(candidate, type):
+        for registry in KINDS.values():
+            if registry.base is not None and issubclass(candidate, registry.base):
+                return registry.kind
+    return type(candidate).__name__
 
 
-def _of_class(candidate: Any) -> tuple[str, list[Field]]:
-    return _text(
-        candidate
-    ) or f"{getattr(candidate, '__name__', candidate)} has no docstring.", _fields_of(
-        candidate
-    )
+def _describe_class(candidate: Any) -> tuple[str, list[Field]]:
+    text = _text(candidate)
+    if not text:
+        text = f"{getattr(candidate, '__name__', candidate)} has no docstring."
+    return text, _fields_of(candidate)
 
 
 def _fields_of(candidate: Any) -> list[Field]:
-    return (
-        fields_of(candidate)
-        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate)
-        else []
-    )
+    if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
+        return fields_of(candidate)
+    return []
 
 
 def _text(candidate: Any) -> str:
     return (inspect.getdoc(candidate) or "").partition("\n\nAttributes:")[0]
 
 
-def _of_data(dataset: Dataset) -> tuple[str, list[Field]]:
+def _describe_data(dataset: Dataset) -> tuple[str, list[Field]]:
     description = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
     options = {f"data.{k}": v for k, v in dataset.defaults.items() if k != "split"}
     options |= {f"split.{k}": v for k, v in dataset.defaults.get("split", {}).items()}
@@ -177,22 +145,17 @@ def _of_data(dataset: Dataset) -> tuple[str, list[Field]]:
     return f"{description}\n\n{inspect.cleandoc(dataset.details)}", fields
 
 
-def _of_tuning() -> tuple[str, list[Field]]:
+def _describe_tuning() -> tuple[str, list[Field]]:
     from coterie.run.method_tables import LOCAL_GRID, METHOD_GRIDS
 
-    grids = {
-        **LOCAL_GRID,
-        **{
-            f"{name}.{key}": v
-            for name, grid in METHOD_GRIDS.items()
-            for key, v in grid.items()
-        },
-    }
+    grids = dict(LOCAL_GRID)
+    for name, grid in METHOD_GRIDS.items():
+        for key, values in grid.items():
+            grids[f"{name}.{key}"] = values
     description = "The [tune] table of an experiment: lists of values by METHOD.FIELD or local.FIELD, among which --tune chooses."
-    return description, [
-        (f"tune.{k}", "a list", repr(v), "Tried where [tune] is empty.")
-        for k, v in grids.items()
-    ]
+    explanation = "Tried where [tune] is empty."
+    fields = [(f"tune.{k}", "a list", repr(v), explanation) for k, v in grids.items()]
+    return description, fields
 
 
 def _keys_of(table: str) -> list[Field]:
@@ -201,24 +164,17 @@ def _keys_of(table: str) -> list[Field]:
     rows = []
     for key in keys_of(table):
         option = key.option
-        default = (
-            ""
-            if option.default in (dataclasses.MISSING, None)
-            else repr(option.default)
-        )
-        allowed = (
-            option.in_files.allowed
-            if option.in_files is not None
-            else " | ".join(k.__name__ for k in option.kinds)
-        )
-        rows.append(
-            (
-                key.path,
-                allowed,
-                default,
-                f"{key.help}.{f' On the command line: {key.flag}.' if key.flag else ''}",
-            )
-        )
+        default = ""
+        if option.default not in (dataclasses.MISSING, None):
+            default = repr(option.default)
+        if option.in_files is not None:
+            allowed = option.in_files.allowed
+        else:
+            allowed = " | ".join(kind.__name__ for kind in option.kinds)
+        explanation = f"{key.help}."
+        if key.flag:
+            explanation += f" On the command line: {key.flag}."
+        rows.append((key.path, allowed, default, explanation))
     return rows
 
 
@@ -226,19 +182,18 @@ def show(name: str) -> str:
     """The same for people."""
     described = describe(name)
     lines = [described["text"].rstrip(), ""]
-    data = described["kind"] in ("data", "table")
+    is_table = described["kind"] in ("data", "table")
     if described["fields"]:
-        lines.append("options (--set KEY=VALUE)" if data else "fields")
+        lines.append("options (--set KEY=VALUE)" if is_table else "fields")
     for field in described["fields"]:
-        long = field["default"].startswith("LocalSGD(")
-        default = (
-            "see: coterie show LocalSGD"
-            if long
-            else field["default"] and f"= {field['default']}"
-        )
-        lines.append(
-            f"{field['name']}{'' if data else ': ' + field['type']} {default}".rstrip()
-        )
+        line = field["name"]
+        if not is_table:
+            line += f": {field['type']}"
+        if field["default"].startswith("LocalSGD("):
+            line += " see: coterie show LocalSGD"
+        elif field["default"]:
+            line += f" = {field['default']}"
+        lines.append(line.rstrip())
         lines += textwrap.wrap(
             field["explanation"], 76, initial_indent="    ", subsequent_indent="    "
         )
@@ -264,13 +219,11 @@ def list_methods(args: argparse.Namespace) -> int:
     width = max(12, *(len(row["name"]) for row in rows))
     for row in rows:
         say(f"{row['name']:<{width}} {row['summary']}")
-        lines = (
-            row["paper"],
-            *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")),
-        )
-        lines = (*lines, f"needs: {row['needs']}")
-        for line in (line for text in lines for line in _wrap(text, width + 1)):
-            say(line)
+        texts = [row["paper"]]
+        for key in ("optimises", "sends", "memory", "needs"):
+            texts.append(f"{key}: {row[key]}")
+        for text in texts:
+            say_wrapped(text, width + 1)
     say(
         "\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps"
     )
@@ -283,11 +236,14 @@ def list_methods(args: argparse.Namespace) -> int:
     return 0
 
 
-def _wrap(text: str, indent: int) -> list[str]:
+def say_wrapped(text: str, indent: int) -> None:
+    """Print a text behind so many spaces, in lines as wide as the terminal, up to 100 columns."""
     width = min(100, shutil.get_terminal_size((80, 24)).columns)
-    return textwrap.wrap(
-        text, width, initial_indent=" " * indent, subsequent_indent=" " * indent
-    )
+    space = " " * indent
+    for line in textwrap.wrap(
+        text, width, initial_indent=space, subsequent_indent=space
+    ):
+        say(line)
 
 
 def list_data(args: argparse.Namespace) -> int:
@@ -308,22 +264,16 @@ def list_data(args: argparse.Namespace) -> int:
         sys.stderr.write(f"left out: {problem}\n")
     if args.json:
         keys = ("summary", "clients", "task", "licence")
-        say(
-            json.dumps(
-                [
-                    {"name": name, **{k: getattr(d, k) for k in keys}}
-                    for name, d in datasets.items()
-                ],
-                indent=1,
-            )
-        )
+        rows = []
+        for name, dataset in datasets.items():
+            rows.append({"name": name, **{k: getattr(dataset, k) for k in keys}})
+        say(json.dumps(rows, indent=1))
         return 0
     for name, dataset in datasets.items():
         say(f"{name:<16} {dataset.summary}")
-        for line in _wrap(
+        say_wrapped(
             f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17
-        ):
-            say(line)
+        )
     say(
         "\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coterie.base.spelling import count
 from coterie.report.grids import MANY
@@ -27,43 +28,33 @@ def answer_lines(
     width = max(NARROWEST, width or width_of_terminal())
     story, crowded = tell(results), len(results.clients) > MANY
     head = wrap(f"{printable(results.title)}: {', '.join(facts(results))}", width)
-    head += wrap(f"Predicts {results.predicts}", width) if results.predicts else []
-    lead = [
-        line
-        for text in filter(None, (story.answer[0], story.group))
-        for line in wrap(text, width, "  ")
-    ]
-    terms = [
-        line for text in _terms(results, story) for line in wrap(text, width, "  ")
-    ]
-    overall = [line for text in story.answer[1:] for line in wrap(text, width, "  ")]
-    remarks = [
-        line for text in _remarks(results, story) for line in wrap(text, width, "  ")
-    ]
+    if results.predicts:
+        head += wrap(f"Predicts {results.predicts}", width)
+    head.append("")
+    head += _wrap_all(filter(None, (story.answer[0], story.group)), width)
+    terms = _wrap_all(_terms(results, story), width)
+    if terms:
+        head += ["", *terms]
+    overall = _wrap_all(story.answer[1:], width)
+    remarks = _wrap_all(_remarks(results, story), width)
     tail = ["", *ends] if ends else []
     clients = [
         _client(client.name, client.headline, client.numbers, width)
         for client in story.clients
     ]
-    head += ["", *lead]
-    head += ["", *terms] if terms else []
-    room = LINES - len(head) - len(remarks) - len(tail) - 3 - 2 * bool(results.notes)
-    if (
-        overall
-        and not crowded
-        and sum(len(verdict) for verdict, _ in clients) > room - len(overall)
-    ):
+    # Three empty lines stand between the parts, and two lines are kept for notes.
+    fixed = len(head) + len(remarks) + len(tail) + 3
+    room = LINES - fixed - 2 * bool(results.notes)
+    verdict_lines = sum(len(verdict) for verdict, _ in clients)
+    if overall and not crowded and verdict_lines > room - len(overall):
         overall = wrap("Each method's mean over clients is in the report.", width, "  ")
     shown = _fitting(clients, room - len(overall))
-    body = [line for lines in shown for line in lines]
-    if len(shown) < len(clients):
-        body += wrap(
-            f"{count(len(clients) - len(shown), 'client')} more in the report.", width
-        )
+    body = list(itertools.chain(*shown))
+    hidden = len(clients) - len(shown)
+    if hidden:
+        body += wrap(f"{count(hidden, 'client')} more in the report.", width)
     parts = [head, overall, body] if crowded else [head, body, overall]
-    notes = _notes(
-        results, width, LINES - sum(map(len, parts)) - len(remarks) - len(tail) - 3
-    )
+    notes = _notes(results, width, LINES - fixed - len(overall) - len(body))
     return [*_with_gaps([*parts, [*notes, *remarks]]), *tail]
 
 
@@ -72,9 +63,21 @@ def width_of_terminal() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
+def _wrap_all(texts: Iterable[str], width: int, lead: str = "") -> list[str]:
+    """The lines of several texts; from the second line of each on they are indented by two columns more than by `lead`."""
+    lines = []
+    for text in texts:
+        lines += wrap(text, width, f"{lead}  ", lead)
+    return lines
+
+
 def _with_gaps(parts: Sequence[Sequence[str]]) -> list[str]:
     """The parts that say something, with an empty line between them."""
-    return [line for part in parts if part for line in ("", *part)][1:]
+    lines: list[str] = []
+    for part in parts:
+        if part:
+            lines += ["", *part]
+    return lines[1:]
 
 
 def _fitting(
@@ -89,9 +92,10 @@ def _fitting(
         room -= len(verdict)
     blocks = []
     for verdict, numbers in blocks_shown:
-        fits = len(numbers) <= room
-        blocks.append([*verdict, *numbers] if fits else verdict)
-        room -= len(numbers) if fits else 0
+        if len(numbers) <= room:
+            verdict = verdict + numbers
+            room -= len(numbers)
+        blocks.append(verdict)
     return blocks
 
 
@@ -100,30 +104,27 @@ def _client(
 ) -> tuple[list[str], list[str]]:
     """One client: its name beside the verdict, and the numbers that decide."""
     verdict = wrap(f"{printable(name):<{NAME - 1}} {headline}", width, " " * NAME)
-    return verdict, [
-        line for text in numbers for line in wrap(text, width, " " * 6, " " * 4)
-    ]
+    return verdict, _wrap_all(numbers, width, " " * 4)
 
 
 def _terms(results: Results, story: Story) -> list[str]:
     """What the verdicts below speak of, explained before it stands there first: methods by name, and metrics."""
     methods = gists(results, story.verdicts)
     texts = [f"{name}: {gist}." for name, gist in methods.items()]
-    return [*texts, story.meaning] if story.meaning else texts
+    if story.meaning:
+        texts.append(story.meaning)
+    return texts
 
 
 def _remarks(results: Results, story: Story) -> list[str]:
-    unproven = [
-        c
-        for c in results.clients
-        if results.unproven(c) and not results.comparisons.small(c)
-    ]
+    unproven = []
+    for client in results.clients:
+        if results.unproven(client) and not results.comparisons.small(client):
+            unproven.append(client)
     texts = list(story.caveats)
     if unproven:
-        texts.insert(
-            0,
-            f"No model is shown to beat a constant prediction at {name_clients(results, unproven)}.",
-        )
+        names = name_clients(results, unproven)
+        texts.insert(0, f"No model is shown to beat a constant prediction at {names}.")
     return [*texts, *(printable(f"{text}.") for text in results.failures[:3])]
 
 

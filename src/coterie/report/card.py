@@ -56,21 +56,14 @@ def card(
         threshold: the risk from which a row is called positive; None where there are not two classes.
         rounds: that it was trained for.
     """
-    parts = (
-        [f"# {printable(results.title)}: a model for {results.names[client]}"],
-        _purpose(results, client, method, threshold),
-        _rows(results, client, method, rows, rounds),
-        _expectation(results, client, method, threshold),
-        _privacy(results),
-        [
-            "## Use",
-            "",
-            "    coterie predict FOLDER new.csv",
-            "",
-            "The file needs the columns of `preprocess.json`.",
-        ],
-    )
-    return "\n".join(line for part in parts for line in (*part, ""))
+    lines = [f"# {printable(results.title)}: a model for {results.names[client]}", ""]
+    lines += [*_purpose(results, client, method, threshold), ""]
+    lines += [*_rows(results, client, method, rows, rounds), ""]
+    lines += [*_expectation(results, client, method, threshold), ""]
+    lines += [*_privacy(results), ""]
+    lines += ["## Use", "", "    coterie predict FOLDER new.csv", ""]
+    lines += ["The file needs the columns of `preprocess.json`.", ""]
+    return "\n".join(lines)
 
 
 def _purpose(
@@ -101,16 +94,16 @@ def _purpose(
     if elsewhere:
         lines.append(elsewhere)
     better = fit_yourself(results, client)
-    return [*lines, f"Note: {better}"] if better else lines
+    if better:
+        lines.append(f"Note: {better}")
+    return lines
 
 
 def _this_model(results: Results, client: str, method: str) -> str:
     """Return how sure the gain of one model is: its training has luck of its own, which the mean over training sets has not."""
     compared = results.comparisons
-    gain, posterior = (
-        compared.gain(method, client, compared.gain_metric),
-        compared.posteriors(method, compared.gain_metric).get(client),
-    )
+    gain = compared.gain(method, client, compared.gain_metric)
+    posterior = compared.posteriors(method, compared.gain_metric).get(client)
     if gain is None or posterior is None or not compared.folds:
         return ""
     single = posterior.widen((OWN_LUCK * gain.error) ** 2)
@@ -125,33 +118,36 @@ def _this_model(results: Results, client: str, method: str) -> str:
 def _rows(
     results: Results, client: str, method: str, rows: Mapping[str, int], rounds: int
 ) -> list[str]:
-    name = f"`{printable(results.folder.name)}`"
-    all_rounds = rounds == results.experiment.get("run", {}).get("rounds", rounds)
+    run = f"`{printable(results.folder.name)}`"
+    planned = results.experiment.get("run", {}).get("rounds", rounds)
+    settings = f"with the settings of the run {run}"
+    if rounds != planned:
+        settings = f"after which the run {run} stopped early, with its settings"
+    whose = "all clients"
+    weights = {}
+    if method == results.baseline:
+        whose = results.names[client]
+        rows = {client: rows[client]} if client in rows else rows
+    else:
+        weights = late_shares(results, client, method)
+    exception = ""
+    if results.personal_part(method):
+        exception = " but those that choose how the model is tuned"
     lines = ["## Training", ""]
-    is_baseline = method == results.baseline
-    rows = {client: rows[client]} if is_baseline and client in rows else rows
-    exception = (
-        " but those that choose how the model is tuned"
-        if results.personal_part(method)
-        else ""
-    )
     lines.append(
-        f"{printable(results.algorithms[method])}, {count(rounds, 'round')},"
-        f" {f'with the settings of the run {name}' if all_rounds else f'after which the run {name} stopped early, with its settings'},"
-        f" on all rows of {results.names[client] if is_baseline else 'all clients'}{exception}:"
+        f"{printable(results.algorithms[method])}, {count(rounds, 'round')}, {settings}, on all rows of {whose}{exception}:"
     )
-    weights = {} if is_baseline else late_shares(results, client, method)
     total = sum(weights.values())
-    lines += [
-        "",
-        "| client | rows |" + (" weight in the comparison |" if total else ""),
-        "| --- | ---: |" + (" ---: |" if total else ""),
-    ]
+    titles, rule = "| client | rows |", "| --- | ---: |"
+    if total:
+        titles += " weight in the comparison |"
+        rule += " ---: |"
+    lines += ["", titles, rule]
     for name, amount in rows.items():
-        share = f" {whole_percent(weights.get(name, 0.0) / total)} |" if total else ""
-        lines.append(
-            f"| {results.names.get(name, printable(name))} | {amount:,} |{share}"
-        )
+        line = f"| {results.names.get(name, printable(name))} | {amount:,} |"
+        if total:
+            line += f" {whole_percent(weights.get(name, 0.0) / total)} |"
+        lines.append(line)
     return lines
 
 
@@ -169,31 +165,40 @@ def _expectation(
         f"| {results.names[client]} | value | 95 % interval |",
         "| --- | ---: | ---: |",
     ]
-    half = f" at {number(THRESHOLD)}" if threshold is not None else ""
     for metric in results.metrics:
-        called = half if metric in ("accuracy", "balanced_accuracy") else ""
+        title = results.metric_title(metric)
+        if threshold is not None and metric in ("accuracy", "balanced_accuracy"):
+            # Accuracies count the class of the larger risk, whatever the threshold is.
+            title += f" at {number(THRESHOLD)}"
         score = results.comparisons.score(method, client, metric)
-        lines += _score_row(
-            results.metric_title(metric) + called, score, results.magnitude.get(metric)
-        )
-    chosen = results.threshold == "validation"
-    for metric, share in (
-        {} if threshold is None else shares(results, method, client)
-    ).items():
-        place = "the chosen threshold" if chosen else number(threshold)
-        lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
+        lines += _score_row(title, score, results.magnitude.get(metric))
+    if threshold is not None:
+        place = number(threshold)
+        if results.threshold == "validation":
+            place = "the chosen threshold"
+        for metric, share in shares(results, method, client).items():
+            lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
     lines += _decisions(results, client, method)
-    sharing = (
-        () if results.own_models(method) else results.clients
-    )  # which have the same model
-    compared = [
-        c
-        for c in sharing or (client,)
-        if results.comparisons.against_constant(method, c) is not None
-    ]
-    small = [c for c in compared if results.comparisons.small(c)]
-    judged = [c for c in compared if c not in small]
-    unproven = [results.names[c] for c in judged if _no_better(results, c, method)]
+    return lines + _beats_constant(results, client, method)
+
+
+def _beats_constant(results: Results, client: str, method: str) -> list[str]:
+    """Say where this model is shown to beat a constant prediction, where not, and where rows are too few to tell."""
+    compared = results.comparisons
+    # A model for all is judged at all clients, one of the client's own only there.
+    sharing = () if results.own_models(method) else results.clients
+    small, judged, unproven = [], [], []
+    for name in sharing or (client,):
+        difference = compared.against_constant(method, name)
+        if difference is None:
+            continue
+        if compared.small(name):
+            small.append(results.names[name])
+            continue
+        judged.append(name)
+        if not (difference.better and difference.excludes_zero):
+            unproven.append(results.names[name])
+    lines = []
     if unproven:
         lines += [
             "",
@@ -204,7 +209,7 @@ def _expectation(
         group = f"every client{minimum}" if sharing else results.names[client]
         lines += ["", f"Shown to be better than a constant prediction at {group}."]
     if small:
-        group = listing(first_few([results.names[c] for c in small], 8))
+        group = listing(first_few(small, 8))
         minimum = f"{FEWEST_ROWS} {results.split} rows"
         lines += [
             "",
@@ -216,8 +221,10 @@ def _expectation(
 def _decisions(results: Results, client: str, method: str) -> list[str]:
     """Net benefit, missed patients and calibration, with intervals, beside treating everybody and nobody; none without two classes."""
     at = decision(results, client)
-    found = {} if at is None else measures(results, method, client, at.threshold)
-    if at is None or not found:
+    if at is None:
+        return []
+    found = measures(results, method, client, at.threshold)
+    if not found:
         return []
     lines = ["", f"For decisions at a risk of {at.words}, per 100 patients:", ""]
     lines += ["| | value | 95 % interval |", "| --- | ---: | ---: |"]
@@ -241,32 +248,18 @@ def _score_row(
 ) -> list[str]:
     if score is None:
         return []
-    interval = (
-        "-"
-        if score.low is None
-        else f"{number(score.low, size)} to {number(score.high, size)}"
-    )
+    interval = "-"
+    if score.low is not None:
+        interval = f"{number(score.low, size)} to {number(score.high, size)}"
     return [f"| {name} | {number(score.mean, size)} | {interval} |"]
 
 
-def _no_better(results: Results, client: str, method: str) -> bool:
-    difference = results.comparisons.against_constant(method, client)
-    return difference is not None and not (
-        difference.better and difference.excludes_zero
-    )
-
-
 def _privacy(results: Results) -> list[str]:
-    filters = [
-        str(f.get("name"))
-        for f in results.experiment.get("filters", [])
-        if isinstance(f, dict)
-    ]
-    noise = (
-        f"Replies passed {listing(filters)} in training."
-        if filters
-        else "No noise was added in training."
-    )
+    tables = results.experiment.get("filters", [])
+    filters = [str(table.get("name")) for table in tables if isinstance(table, dict)]
+    noise = "No noise was added in training."
+    if filters:
+        noise = f"Replies passed {listing(filters)} in training."
     text = (
         "The folder holds no rows. A model can still tell something of the rows that it was trained on (membership, rare"
         " combinations), and `preprocess.json` holds pooled means, spreads and the names of categories."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -63,42 +63,38 @@ class Contribution(NamedTuple):
     @property
     def sign(self) -> int:
         """1 if the interval lies above 0, -1 if below, else 0."""
-        return (
-            0
-            if self.half is None or abs(self.fall) <= self.half
-            else 1
-            if self.fall > 0
-            else -1
-        )
+        if self.half is None or abs(self.fall) <= self.half:
+            return 0
+        return 1 if self.fall > 0 else -1
 
     def in_words(self, names: Mapping[str, str], loss_name: str = "log-loss") -> str:
         """One sentence, which claims nothing of later rounds, in which that client might have been missing."""
-        client, target = (
-            printable(names.get(name, name)) for name in (self.client, self.target)
-        )
+        client = printable(names.get(self.client, self.client))
+        target = printable(names.get(self.target, self.target))
         whose, loss = f"{client}'s updates", f"{target}'s validation {loss_name}"
         if self.client == self.target:
             whose, loss = f"{client}'s own updates", f"its validation {loss_name}"
         lead = f"In {self.measured} measured of {self.rounds} rounds"
-        if (
-            self.game == "renormalised"
-        ):  # in some pairs its sum has the other sign than retraining (benchmarks/contribution.py)
+        if self.game == "renormalised":
+            # In some pairs its sum has the other sign than retraining (benchmarks/contribution.py).
             lead += ", each taken alone,"
         if self.half is None:
             change = number(-self.fall)
             return f"{lead} {whose} changed {loss} by {change}; fewer than {FEWEST_SEEDS} seeds tell no interval."
-        fall = f"{number(self.fall)} [{number(self.fall - self.half)}, {number(self.fall + self.half)}]"
-        rise = f"{number(-self.fall)} [{number(-self.fall - self.half)}, {number(-self.fall + self.half)}]"
+        fall = _with_interval(self.fall, self.half)
+        rise = _with_interval(-self.fall, self.half)
         if not self.sign:
             return f"{lead} {whose} neither clearly lowered nor clearly raised {loss}: it changed by {rise}."
         if self.sign > 0:
             return f"{lead} {whose} lowered {loss} by {fall}."
-        despite = (
-            f", with a weight of {number(self.weight)}"
-            if (self.weight or 0.0) >= SMALLEST_WEIGHT
-            else ""
-        )
+        despite = ""
+        if self.weight is not None and self.weight >= SMALLEST_WEIGHT:
+            despite = f", with a weight of {number(self.weight)}"
         return f"{lead} {whose} raised {loss} by {rise}{despite}."
+
+
+def _with_interval(mean: float, half: float) -> str:
+    return f"{number(mean)} [{number(mean - half)}, {number(mean + half)}]"
 
 
 class Sign(NamedTuple):
@@ -134,31 +130,26 @@ def conspicuous(phi: Phi) -> Iterator[Sign]:
         for client, fall in by_client.items():
             totals[client][target] += fall
     for client, falls in totals.items():
+        raised = sum(fall < 0 for fall in falls.values())
         if not any(by_client.get(client) for by_client in phi.values()):
             yield Sign("rider", (client,))
-        elif falls.get(client, 0.0) < 0 and 2 * sum(
-            fall < 0 for fall in falls.values()
-        ) > len(falls):
+        elif falls.get(client, 0.0) < 0 and 2 * raised > len(falls):
             yield Sign("saboteur", (client,))
-    for pair in combinations(sorted(totals), 2):
-        pair_values = np.array(
-            [
-                [by_client[client] for client in pair]
-                for by_client in phi.values()
-                if {*pair} <= by_client.keys()
-            ]
-        )
-        size = (
-            float(np.linalg.norm(pair_values, axis=0).max())
-            if len(pair_values) >= FEWEST_SHARED
-            else 0.0
-        )
-        if (
-            size
-            and float(np.linalg.norm(pair_values[:, 0] - pair_values[:, 1]))
-            < ALIKE * size
-        ):
-            yield Sign("twin", pair)
+    for one, two in itertools.combinations(sorted(totals), 2):
+        if _are_twins(phi, one, two):
+            yield Sign("twin", (one, two))
+
+
+def _are_twins(phi: Phi, one: str, two: str) -> bool:
+    """Whether two clients did nearly the same wherever both were measured, and that was often enough and not nothing."""
+    clients = {one, two}
+    shared = [falls for falls in phi.values() if clients <= falls.keys()]
+    if len(shared) < FEWEST_SHARED:
+        return False
+    falls = np.array([(by_client[one], by_client[two]) for by_client in shared])
+    size = np.linalg.norm(falls, axis=0).max()
+    gap = np.linalg.norm(falls[:, 0] - falls[:, 1])
+    return bool(size > 0 and gap < ALIKE * size)
 
 
 def signs(results: Results) -> Iterator[tuple[str, Sign, int, int]]:
@@ -169,11 +160,9 @@ def signs(results: Results) -> Iterator[tuple[str, Sign, int, int]]:
     for method, seed, fold, round_number, target, client, fall in _rows(results):
         trained[method, seed, fold][round_number, target][client] = fall
     runs = Counter(method for method, _, _ in trained)
-    counts = Counter(
-        (method, sign)
-        for (method, _, _), phi in trained.items()
-        for sign in conspicuous(phi)
-    )
+    counts: Counter[tuple[str, Sign]] = Counter()
+    for (method, _, _), phi in trained.items():
+        counts.update((method, sign) for sign in conspicuous(phi))
     for (method, sign), times in counts.most_common():
         if 2 * times > runs[method]:
             yield method, sign, times, runs[method]
@@ -187,21 +176,18 @@ def silent_targets(results: Results, measured: Iterable[Contribution]) -> Iterat
     if not told_targets and "contribution" in results.experiment.get("run", {}):
         yield f"Too few rows to tell: no client kept {FEWEST_VALIDATION_ROWS} validation rows."
     for method, targets in told_targets.items():
-        for client in results.clients:
-            if (
-                client not in targets
-                and (method, client, results.split) in results.cells
-            ):
-                name = results.names.get(client, printable(client))
+        for client in results.clients_of(method):
+            if client not in targets:
+                name = results.names[client]
                 yield f"{printable(method)}, {name}: too few rows to tell (fewer than {FEWEST_VALIDATION_ROWS} validation rows)."
 
 
 def _rows(results: Results) -> Iterator[tuple[str, int, str, int, str, str, float]]:
     """Rows of contribution.csv; none where nothing was measured."""
     path = results.folder / "contribution.csv"
-    return (
-        zip(*csv_columns(path, _COLUMNS), strict=True) if path.is_file() else iter(())
-    )
+    if not path.is_file():
+        return iter(())
+    return zip(*csv_columns(path, _COLUMNS), strict=True)
 
 
 def contributions(results: Results) -> list[Contribution]:
@@ -215,27 +201,21 @@ def contributions(results: Results) -> list[Contribution]:
         measured[method].add(round_number)
     if not sums:
         return []
-    rounds = int(
-        results.experiment.get("run", {}).get(
-            "rounds",
-            max(max(rounds_of_method) for rounds_of_method in measured.values()),
-        )
-    )
-    game = str(
-        results.experiment.get("run", {})
-        .get("contribution", {})
-        .get("game", "renormalised")
-    )
+    run = results.experiment.get("run", {})
+    last_measured = max(itertools.chain(*measured.values()))
+    rounds = int(run.get("rounds", last_measured))
+    game = str(run.get("contribution", {}).get("game", "renormalised"))
     every = []
     for (method, target, client), by_seed in sums.items():
         falls = np.array([np.mean(list(folds.values())) for folds in by_seed.values()])
-        ratio = results.size(target) / results.size(target, "n_train")
-        error = (
-            over_seeds(falls, ratio if math.isfinite(ratio) else 1.0)
-            if falls.size >= FEWEST_SEEDS
-            else None
-        )
-        half = None if error is None else student(float(falls.mean()), error)[0]
+        half = None
+        if falls.size >= FEWEST_SEEDS:
+            ratio = results.size(target) / results.size(target, "n_train")
+            if not math.isfinite(ratio):
+                ratio = 1.0  # not known: the cautious end
+            error = over_seeds(falls, ratio)
+            if error is not None:
+                half, _ = student(float(falls.mean()), error)
         weight = _weight(results, method, target, client)
         every.append(
             Contribution(
@@ -255,11 +235,11 @@ def contributions(results: Results) -> list[Contribution]:
 
 def _weight(results: Results, method: str, target: str, client: str) -> float | None:
     weights = results.weights.get(method)
-    row = next(
-        (t for t in (target, "*") if weights is not None and t in weights.targets), None
-    )
-    if weights is None or row is None or client not in weights.clients:
+    if weights is None or client not in weights.clients:
         return None
-    return float(
-        weights.late()[weights.targets.index(row), weights.clients.index(client)]
-    )
+    column = weights.clients.index(client)
+    # "*" is the target of a method with one model for all.
+    for name in (target, "*"):
+        if name in weights.targets:
+            return float(weights.late()[weights.targets.index(name), column])
+    return None

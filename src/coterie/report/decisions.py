@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from coterie.compute.outcomes import Influence, Rows, count_distinct, mean_influence
 from coterie.report.results import Results
 from coterie.report.statistics import Difference
-from coterie.report.text import MISSING, percent, printable
+from coterie.report.text import MISSING, percent, printable, without_zero
 
 Vector = NDArray[np.float64]
 
@@ -63,8 +64,9 @@ def decision(results: Results, client: str) -> Decision | None:
     share = results.comparisons.outcomes.positive(results.against or "", client)
     if share is None or not 0 < share < 1:
         return None
-    named = results.decision_threshold
-    return Decision(share, False) if named is None else Decision(named, True)
+    if results.decision_threshold is not None:
+        return Decision(results.decision_threshold, True)
+    return Decision(share, False)
 
 
 def measures(
@@ -82,15 +84,10 @@ def measures(
     tested = [rows for rows in by_seed.values() if rows.risks is not None]
     if not tested or len(tested) < len(by_seed):
         return {}
-    odds = threshold / (1 - threshold)
     influences: dict[str, Callable[[Rows], Influence | None]] = {
-        "net benefit": lambda rows: _of_treatment(
-            rows, _treated(rows, threshold), odds
-        ),
-        "over all": lambda rows: _over_all(rows, _treated(rows, threshold), odds),
-        "missed": lambda rows: mean_influence(
-            rows.units, PER * (_cases(rows) & ~_treated(rows, threshold))
-        ),
+        "net benefit": partial(_net_benefit, threshold=threshold),
+        "over all": partial(_more_than_treating_all, threshold=threshold),
+        "missed": partial(_missed, threshold=threshold),
         "slope": _slope,
         "intercept": _intercept,
         "O:E": _observed_over_expected,
@@ -167,8 +164,8 @@ def decision_curve(results: Results, method: str, client: str) -> Vector | None:
             return None
         benefits = []
         for threshold in CURVE:
-            treated, odds = _treated(rows, threshold), threshold / (1 - threshold)
-            benefits.append(float(_benefit(rows, treated, odds).mean()))
+            treated = _treated(rows, threshold)
+            benefits.append(float(_benefit(rows, treated, threshold).mean()))
         curves.append(benefits)
     return PER * np.mean(curves, axis=0) if curves else None
 
@@ -186,7 +183,7 @@ def text_of(name: str, value: float) -> str:
     if not any(c in "123456789" for c in text):
         return "0"
     sign = "−" if value < 0 else ""
-    return sign + (text[1:] if text.startswith("0.") else text)
+    return sign + without_zero(text)
 
 
 def interval_of(name: str, score: Difference) -> str:
@@ -213,22 +210,29 @@ def _treated(rows: Rows, threshold: float) -> NDArray[np.bool_]:
     return np.asarray(np.asarray(rows.risks) >= threshold)
 
 
-def _benefit(rows: Rows, treated: NDArray[np.bool_], odds: float) -> Vector:
+def _benefit(rows: Rows, treated: NDArray[np.bool_], threshold: float) -> Vector:
     """What each row adds to the net benefit: 1, minus the odds of the threshold, or 0."""
+    odds = threshold / (1 - threshold)
     cases = _cases(rows)
     rightly, in_vain = treated & cases, treated & ~cases
     return np.asarray(rightly - odds * in_vain, dtype=float)
 
 
-def _of_treatment(
-    rows: Rows, treated: NDArray[np.bool_], odds: float
-) -> Influence | None:
-    return mean_influence(rows.units, PER * _benefit(rows, treated, odds))
+def _net_benefit(rows: Rows, threshold: float) -> Influence | None:
+    treated = _treated(rows, threshold)
+    return mean_influence(rows.units, PER * _benefit(rows, treated, threshold))
 
 
-def _over_all(rows: Rows, treated: NDArray[np.bool_], odds: float) -> Influence | None:
-    of_all = _benefit(rows, np.ones_like(treated), odds)
-    return mean_influence(rows.units, PER * (_benefit(rows, treated, odds) - of_all))
+def _more_than_treating_all(rows: Rows, threshold: float) -> Influence | None:
+    treated = _treated(rows, threshold)
+    of_all = _benefit(rows, np.ones_like(treated), threshold)
+    gained = _benefit(rows, treated, threshold) - of_all
+    return mean_influence(rows.units, PER * gained)
+
+
+def _missed(rows: Rows, threshold: float) -> Influence | None:
+    missed = _cases(rows) & ~_treated(rows, threshold)
+    return mean_influence(rows.units, PER * missed)
 
 
 def _observed_over_expected(rows: Rows) -> Influence | None:

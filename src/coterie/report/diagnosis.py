@@ -69,11 +69,10 @@ def _share(part: int, total: int) -> float:
 
 def thresholds(results: Results, method: str, client: str) -> dict[int, float]:
     """From which risk a row is called positive, by seed; NaN where none could be chosen on validation rows."""
-    setting = results.threshold
-    return {
-        seed: rows.threshold if setting == "validation" else float(setting)
-        for seed, rows in results.comparisons.outcomes.rows(method, client).items()
-    }
+    by_seed = results.comparisons.outcomes.rows(method, client)
+    if results.threshold == "validation":
+        return {seed: rows.threshold for seed, rows in by_seed.items()}
+    return dict.fromkeys(by_seed, float(results.threshold))
 
 
 def operating_point(
@@ -89,9 +88,10 @@ def operating_point(
     if results.threshold != "validation":
         return float(results.threshold)
     chosen = thresholds(results, method, client)
-    value = _mean(
-        list(chosen.values()) if seed is None else [chosen.get(seed, math.nan)]
-    )
+    if seed is None:
+        value = _mean(list(chosen.values()))
+    else:
+        value = chosen.get(seed, math.nan)
     if math.isnan(value):
         raise InputError(
             f"{method} kept no validation rows of {client} to choose a threshold on; give a risk, say --threshold 0.3, or"
@@ -102,47 +102,48 @@ def operating_point(
 
 def table(results: Results, client: str) -> list[dict[str, Any]]:
     """A row for each method with the measures of a client's test rows, mean over seeds; empty without rows of two classes."""
-    rows = []
+    table_rows = []
     for method in results.methods:
-        tested = results.comparisons.outcomes.rows(method, client)
         cuts = thresholds(results, method, client)
-        diagnoses = [
-            _at(
-                diagnose(rows_of_seed.risks, rows_of_seed.labels, cuts[seed]),
-                cuts[seed],
-            )
-            for seed, rows_of_seed in tested.items()
-            if rows_of_seed.risks is not None and rows_of_seed.labels is not None
-        ]
-        if diagnoses:
-            cells = [
-                number(_mean([rows_of_seed[i] for rows_of_seed in diagnoses]))
-                for i in range(len(Diagnosis._fields))
-            ]
-            row = {
+        diagnoses = []
+        tested = results.comparisons.outcomes.rows(method, client)
+        for seed, rows in tested.items():
+            if rows.risks is not None and rows.labels is not None:
+                diagnosis = diagnose(rows.risks, rows.labels, cuts[seed])
+                diagnoses.append(_without_threshold(diagnosis, cuts[seed]))
+        if not diagnoses:
+            continue
+        cells = []
+        for measure in Diagnosis._fields:
+            by_seed = [getattr(diagnosis, measure) for diagnosis in diagnoses]
+            cells.append(number(_mean(by_seed)))
+        table_rows.append(
+            {
                 "method": printable(method),
                 "quiet": method in results.references,
                 "cells": cells,
+                "threshold": number(_mean(list(cuts.values()))),
             }
-            rows.append({**row, "threshold": number(_mean(list(cuts.values())))})
-    return rows
+        )
+    return table_rows
 
 
 def call_all_the_same(
     results: Results, client: str, rows: Sequence[Mapping[str, Any]]
 ) -> str:
     """Return a sentence on the methods of a `table` that call everybody at a client positive, or nobody; empty if none does."""
-    positive = results.positive or "positive"
+    positive, name = results.positive or "positive", results.names[client]
     texts = []
-    for who, cells in (("everybody", ["1.000", ".000"]), ("nobody", [".000", "1.000"])):
+    for who, sensitivity, specificity in (("everybody", 1, 0), ("nobody", 0, 1)):
+        cells = [number(sensitivity), number(specificity)]
         methods = [row["method"] for row in rows if row["cells"][:2] == cells]
-        if methods:
-            tells = "tells" if len(methods) == 1 else "tell"
-            sensitivity, specificity = ("1", "0") if who == "everybody" else ("0", "1")
-            texts.append(
-                f"{listing(methods)} {'calls' if len(methods) == 1 else 'call'} {who} at {results.names[client]} {positive}"
-                f" (sensitivity {sensitivity}, specificity {specificity}) and so {tells} nobody apart."
-            )
+        if not methods:
+            continue
+        calls, tells = ("calls", "tells") if len(methods) == 1 else ("call", "tell")
+        texts.append(
+            f"{listing(methods)} {calls} {who} at {name} {positive}"
+            f" (sensitivity {sensitivity}, specificity {specificity}) and so {tells} nobody apart."
+        )
     return " ".join(texts)
 
 
@@ -158,23 +159,23 @@ def shares(results: Results, method: str, client: str) -> dict[str, Difference]:
         called, truth = rows.risks >= cuts[seed], rows.labels == 1
         parts = ((called, truth), (~called, ~truth), (truth, called), (~truth, ~called))
         for name, (part, total) in zip(SHARES, parts, strict=True):
-            influences[name].append(
-                mean_influence(rows.units[total], part[total]) if total.any() else None
-            )
+            influence = None
+            if total.any():
+                influence = mean_influence(rows.units[total], part[total])
+            influences[name].append(influence)
     scores: dict[str, Difference] = {}
     for name, by_seed in influences.items():
         finite = [influence for influence in by_seed if influence is not None]
+        if not finite or len(finite) < len(by_seed):
+            continue
         values = np.array([influence.metric for influence in finite])
-        score = (
-            results.comparisons.score_of(client, name, values, by_seed)
-            if 0 < len(finite) == len(by_seed)
-            else None
-        )
-        scores |= {name: score} if score is not None else {}
+        score = results.comparisons.score_of(client, name, values, by_seed)
+        if score is not None:
+            scores[name] = score
     return scores
 
 
-def _at(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
+def _without_threshold(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
     """Without a threshold nobody is called anything; only the risks themselves can be judged."""
     if math.isfinite(threshold):
         return diagnosis

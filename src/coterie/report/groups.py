@@ -70,10 +70,8 @@ def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
         runs: of each run [repeats x folds, n, n], fold after fold.
         folds: number of folds of a repeat; 0 for seeds without folds.
     """
-    mean, weights_of_runs = (
-        np.asarray(weights, dtype=float),
-        np.asarray(runs, dtype=float),
-    )
+    mean = np.asarray(weights, dtype=float)
+    weights_of_runs = np.asarray(runs, dtype=float)
     members = len(mean)
     if members < FEWEST or len(weights_of_runs) < 2:
         return None
@@ -85,23 +83,20 @@ def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
         return None
     parts = folds or len(weights_of_runs)
     repeats = weights_of_runs.reshape(-1, parts, members, members)
-    noise = (repeats - repeats.mean(axis=1, keepdims=True)).reshape(
-        weights_of_runs.shape
-    )
+    noise = repeats - repeats.mean(axis=1, keepdims=True)
+    noise = noise.reshape(weights_of_runs.shape)
     scale = np.sqrt((parts - 1) / (parts * len(repeats)))
+    # Without groups, each client spreads what it does not keep evenly over the others.
     own_weight = np.diag(mean)
-    expected = np.where(
-        np.eye(members, dtype=bool),
-        own_weight,
-        ((1 - own_weight) / (members - 1))[:, None],
-    )
+    even = ((1 - own_weight) / (members - 1))[:, None]
+    expected = np.where(np.eye(members, dtype=bool), own_weight, even)
     generator = np.random.default_rng(0)
-    draws = [
-        expected
-        + scale * np.tensordot(generator.standard_normal(len(noise)), noise, axes=1)
-        for _ in range(DRAWS)
-    ]
-    p = (1 + sum(_strongest(draw)[1] >= strength for draw in draws)) / (1 + DRAWS)
+    as_strong = 0
+    for _ in range(DRAWS):
+        signs = generator.standard_normal(len(noise))
+        drawn = expected + scale * np.tensordot(signs, noise, axes=1)
+        as_strong += _strongest(drawn)[1] >= strength
+    p = (1 + as_strong) / (1 + DRAWS)
     return cut if p <= STRONGEST_BY_CHANCE else None
 
 
@@ -125,11 +120,8 @@ def _strength(weights: Vector, cut: Cut) -> float:
     same_side = cut[:, None] == cut[None]
     own_weight = np.diag(weights)
     weight_inside = (weights * same_side).sum(axis=1) - own_weight
-    expected = (
-        (weights.sum(axis=1) - own_weight)
-        * (same_side.sum(axis=1) - 1)
-        / (len(cut) - 1)
-    )
+    weight_of_others = weights.sum(axis=1) - own_weight
+    expected = weight_of_others * (same_side.sum(axis=1) - 1) / (len(cut) - 1)
     return float((weight_inside - expected).mean())
 
 
@@ -149,16 +141,9 @@ def order_of(weights: ArrayLike) -> list[int]:
     if len(distance) < FEWEST_ORDERED:
         return list(range(len(distance)))
     np.fill_diagonal(distance, 0.0)
-    return [
-        int(i)
-        for i in leaves_list(
-            linkage(
-                squareform(distance, checks=False),
-                method="average",
-                optimal_ordering=True,
-            )
-        )
-    ]
+    pairs = squareform(distance, checks=False)
+    tree = linkage(pairs, method="average", optimal_ordering=True)
+    return [int(i) for i in leaves_list(tree)]
 
 
 def groups(results: Results, method: str) -> Groups | None:
@@ -166,45 +151,38 @@ def groups(results: Results, method: str) -> Groups | None:
     weights = results.weights.get(method)
     if weights is None:
         return None
-    names = [
-        c for c in results.clients if c in weights.targets and c in weights.clients
-    ]
+    weighed = set(weights.targets) & set(weights.clients)
+    names = [c for c in results.clients if c in weighed]
     if len(names) < FEWEST:
         return None
-    places = np.ix_(
-        [weights.targets.index(c) for c in names],
-        [weights.clients.index(c) for c in names],
-    )
-    table, runs = (
-        weights.late()[places],
-        np.stack([run[places] for run in weights.late_of_runs]),
-    )
+    targets = [weights.targets.index(c) for c in names]
+    clients = [weights.clients.index(c) for c in names]
+    places = np.ix_(targets, clients)
+    table = weights.late()[places]
+    runs = np.stack([run[places] for run in weights.late_of_runs])
     folds = len({fold for _, fold in weights.runs if fold})
     cut = split_of(table, runs, folds)
     if cut is None:
         return None
-    members_of = [np.flatnonzero(cut == g) for g in np.unique(cut)]
-    members_of.sort(key=lambda places: (-len(places), int(places[0])))
+    positions = [np.flatnonzero(cut == group) for group in np.unique(cut)]
+    positions.sort(key=lambda inside: (-len(inside), int(inside[0])))
     total = np.maximum(table.sum(axis=1), 1e-12)
-    shares = [
-        float((table[np.ix_(places, places)].sum(axis=1) / total[places]).mean())
-        for places in members_of
-    ]
-    return Groups(
-        tuple(tuple(names[i] for i in places) for places in members_of), tuple(shares)
-    )
+    members, shares = [], []
+    for inside in positions:
+        weight_inside = table[np.ix_(inside, inside)].sum(axis=1)
+        members.append(tuple(names[i] for i in inside))
+        shares.append(float((weight_inside / total[inside]).mean()))
+    return Groups(tuple(members), tuple(shares))
 
 
 def groups_in_words(results: Results, method: str, grouping: Groups) -> str:
     """`meritfed finds 2 groups: A, B and 3 others (81 % of their weight stays within); C and D (77 %).`"""
     parts = []
-    for i, (members, share) in enumerate(
-        zip(grouping.members, grouping.shares, strict=True)
-    ):
+    stays = " of their weight stays within"
+    for members, share in zip(grouping.members, grouping.shares, strict=True):
         names = listing(first_few([results.names[c] for c in members], 2))
-        parts.append(
-            f"{names} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})"
-        )
+        parts.append(f"{names} ({100 * share:.0f} %{stays})")
+        stays = ""  # said once
     return (
         f"{printable(method)} finds {count(len(parts), 'group')}: {'; '.join(parts)}."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
 from coterie.report.followup import groups_of, horizon_of
-from coterie.report.forecasts import forecasts
+from coterie.report.forecasts import Forecast, forecasts
 from coterie.report.grids import budget, grid
+from coterie.report.history import Vector
 from coterie.report.outside import first_outside_words
 from coterie.report.pictures import (
     forest_picture,
@@ -118,8 +120,37 @@ def _json_for_script(data: dict[str, Any]) -> str:
 
 def _context(results: Results) -> dict[str, Any]:
     story = words.tell(results)
-    forests = {c.client: forest(results, c.client) for c in story.clients}
-    drawn, measured = network(results), contributions(results)
+    forests, pictures, tests = {}, {}, []
+    for shown in story.clients:
+        client = shown.client
+        plot = forest(results, client)
+        forests[client] = plot
+        if plot:
+            picture = forest_picture(shown.name, shown.headline, plot)
+            pictures[client] = link(picture)
+        rows = table_of_tests(results, client)
+        if rows:
+            tests.append(
+                {
+                    "client": client,
+                    "name": shown.name,
+                    "rows": rows,
+                    "alike": call_all_the_same(results, client, rows),
+                    "decisions": table_of_decisions(results, client),
+                }
+            )
+    drawn = network(results)
+    if drawn:
+        picture = network_picture(drawn)
+        drawn |= {"svg": picture, "link": link(picture)}
+    threshold = None
+    if results.threshold != "validation":
+        threshold = number(float(results.threshold))
+    standing = []
+    if len(results.clients) > len(story.clients):
+        standing = _standing(results, story.verdicts)
+    measured = contributions(results)
+    pooled = [m for m in results.references if results.algorithms[m] == "centralised"]
     return {
         "title": printable(results.title),
         "facts": words.facts(results),
@@ -131,41 +162,16 @@ def _context(results: Results) -> dict[str, Any]:
         "rule": words.RULE,
         "smallest": number(results.comparisons.smallest),
         "forests": forests,
-        "pictures": {
-            c.client: link(forest_picture(c.name, c.headline, plot))
-            for c in story.clients
-            if (plot := forests[c.client])
-        },
-        "network": drawn
-        and {
-            **drawn,
-            "svg": network_picture(drawn),
-            "link": link(network_picture(drawn)),
-        },
-        "tests": [
-            {
-                "client": c.client,
-                "name": c.name,
-                "rows": rows,
-                "alike": call_all_the_same(results, c.client, rows),
-                "decisions": table_of_decisions(results, c.client),
-            }
-            for c in story.clients
-            if (rows := table_of_tests(results, c.client))
-        ],
+        "pictures": pictures,
+        "network": drawn,
+        "tests": tests,
         "followed": _followed(results, story),
         "horizon": horizon_of(results) if results.of_events else "",
         "threshold_named": results.decision_threshold is not None,
-        "threshold": None
-        if results.threshold == "validation"
-        else number(float(results.threshold)),
-        "constants": {
-            c.client: words.constant(results, c.client) for c in story.clients
-        },
-        "sizes": {c.client: _size(results, c.client) for c in story.clients},
-        "standing": _standing(results, story.verdicts)
-        if len(results.clients) > len(story.clients)
-        else [],
+        "threshold": threshold,
+        "constants": {c: words.constant(results, c) for c in forests},
+        "sizes": {c: _size(results, c) for c in forests},
+        "standing": standing,
         "tables": [_table(results, m) for m in results.metrics],
         "omitted": max(0, len(results.clients) - ROWS),
         "legend": {
@@ -173,9 +179,7 @@ def _context(results: Results) -> dict[str, Any]:
             "references": [printable(m) for m in results.references],
             "seeds": len(results.seeds),
         },
-        "pooled": any(
-            results.algorithms[m] == "centralised" for m in results.references
-        ),
+        "pooled": bool(pooled),
         "positive": results.positive,
         "classification": results.classification,
         "of_events": results.of_events,
@@ -183,12 +187,8 @@ def _context(results: Results) -> dict[str, Any]:
         "costs": _costs(results),
         "traffic": _traffic(results),
         "forecasts": [
-            {
-                **f._asdict(),
-                "client": results.names[f.client],
-                "forecast": f.in_words(results.names),
-            }
-            for f in forecasts(results, story.verdicts)
+            _describe_forecast(results, one)
+            for one in forecasts(results, story.verdicts)
         ],
         "contributions": _contributions(results, measured),
         "signs": [
@@ -251,18 +251,22 @@ def _percent_or_none(share: float) -> str:
     return f"{100 * share:.0f} %" if math.isfinite(share) else number(None)
 
 
+def _describe_forecast(results: Results, forecast: Forecast) -> dict[str, Any]:
+    return {
+        **forecast._asdict(),
+        "client": results.names[forecast.client],
+        "forecast": forecast.in_words(results.names),
+    }
+
+
 def _size(results: Results, client: str) -> str:
-    parts = (
-        [f"{results.size(client):,.0f} {results.split} rows"]
-        if math.isfinite(results.size(client))
-        else []
-    )
+    parts = []
+    n = results.size(client)
+    if math.isfinite(n):
+        parts.append(f"{n:,.0f} {results.split} rows")
     n_train = results.size(client, "n_train")
-    parts += (
-        [f"{n_train:,.0f} training rows"]
-        if math.isfinite(n_train) and results.split != "train"
-        else []
-    )
+    if math.isfinite(n_train) and results.split != "train":
+        parts.append(f"{n_train:,.0f} training rows")
     positive = results.comparisons.outcomes.positive(results.against or "", client)
     share = [float(v) for v in results.constant(client, "majority") if math.isfinite(v)]
     if positive is not None:
@@ -287,11 +291,9 @@ def _standing(results: Results, verdicts: dict[str, Verdict]) -> list[dict[str, 
 
 def _table(results: Results, metric: str) -> dict[str, Any]:
     """One metric: the cells of `grids.grid`."""
-    clients = (
-        results.clients
-        if len(results.clients) <= ROWS
-        else results.extremes(metric, ROWS)
-    )
+    clients = results.clients
+    if len(clients) > ROWS:
+        clients = results.extremes(metric, ROWS)
     table = grid(results, metric, clients)
     rows = []
     for i, (label, cells) in enumerate(zip(table.rows, table.cells, strict=True)):
@@ -309,62 +311,65 @@ def _table(results: Results, metric: str) -> dict[str, Any]:
 
 def _costs(results: Results) -> list[dict[str, Any]]:
     """Return the cost of each method: row gradients, seconds, seconds of its own work, models."""
-    most = max(
-        (results.cost(m) for m in results.methods if math.isfinite(results.cost(m))),
-        default=0.0,
-    )
+    finite = [c for c in map(results.cost, results.methods) if math.isfinite(c)]
+    most = max(finite, default=0.0)
     entries = []
     for method, multiple in zip(results.methods, budget(results), strict=True):
-        cost, seconds, own_seconds = (
-            results.cost(method),
-            results.seconds.get(method),
-            results.own_seconds.get(method),
-        )
-        rows = [
-            row
-            for c in results.clients
-            for row in results.cells.get((method, c, results.split), {}).values()
-        ]
-        own_models = {bool(row.get("own_model")) for row in rows}
+        cost = results.cost(method)
+        is_known = math.isfinite(cost)
         entries.append(
             {
                 "method": printable(method),
                 "algorithm": printable(results.algorithms[method]),
-                "models": "both"
-                if len(own_models) > 1
-                else "one per client"
-                if True in own_models
-                else "one for all",
+                "models": _models_of(results, method),
                 "multiple": multiple.text if results.cost_unit else number(None),
-                "gradients": f"{cost:,.0f}" if math.isfinite(cost) else number(None),
-                "bar": round(100 * cost / most, 1)
-                if most > 0 and math.isfinite(cost)
-                else 0,
-                "seconds": f"{seconds.mean():.1f}"
-                if seconds is not None and seconds.size
-                else number(None),
-                "own": f"{own_seconds.mean():.2f}"
-                if own_seconds is not None and math.isfinite(own_seconds.mean())
-                else number(None),
+                "gradients": f"{cost:,.0f}" if is_known else number(None),
+                "bar": round(100 * cost / most, 1) if is_known and most > 0 else 0,
+                "seconds": _seconds(results.seconds.get(method), digits=1),
+                "own": _seconds(results.own_seconds.get(method), digits=2),
             }
         )
     return entries
 
 
+def _models_of(results: Results, method: str) -> str:
+    """Whether a method gives each client a model of its own, in words."""
+    own_models = set()
+    for client in results.clients:
+        by_seed = results.cells.get((method, client, results.split), {})
+        own_models |= {bool(row.get("own_model")) for row in by_seed.values()}
+    if len(own_models) > 1:
+        return "both"
+    return "one per client" if True in own_models else "one for all"
+
+
+def _seconds(values: Vector | None, digits: int) -> str:
+    """The mean over seeds; `-` where none were measured."""
+    if values is None or not values.size or not math.isfinite(values.mean()):
+        return number(None)
+    return f"{values.mean():.{digits}f}"
+
+
 def _contributions(
     results: Results, measured: Sequence[Contribution]
 ) -> list[dict[str, str]]:
-    return [
-        {
-            "method": printable(c.method),
-            "target": results.names.get(c.target, printable(c.target)),
-            "client": results.names.get(c.client, printable(c.client)),
-            "weight": number(c.weight),
-            "fall": number(c.fall) + ("" if c.half is None else f" ± {number(c.half)}"),
-            "words": c.in_words(results.names, results.metric_name("loss")),
-        }
-        for c in measured[:MOST_CONTRIBUTIONS]
-    ]
+    loss = "log-loss" if results.classification else "loss"
+    rows = []
+    for one in measured[:MOST_CONTRIBUTIONS]:
+        fall = number(one.fall)
+        if one.half is not None:
+            fall += f" ± {number(one.half)}"
+        rows.append(
+            {
+                "method": printable(one.method),
+                "target": results.names.get(one.target, printable(one.target)),
+                "client": results.names.get(one.client, printable(one.client)),
+                "weight": number(one.weight),
+                "fall": fall,
+                "words": one.in_words(results.names, loss),
+            }
+        )
+    return rows
 
 
 def _traffic(results: Results) -> list[dict[str, Any]]:
@@ -380,37 +385,39 @@ def _traffic(results: Results) -> list[dict[str, Any]]:
         "seconds": float,
         "failed": str,
     }
-    total: dict[tuple[str, str], list[float]] = {}
-    for method, client, bytes_down, bytes_up, seconds, failed in zip(
-        *csv_columns(path, columns), strict=True
-    ):
-        so_far = total.setdefault((method, client), [0, 0, 0, 0.0, 0])
-        for i, value in enumerate((1, bytes_down, bytes_up, seconds, bool(failed))):
-            so_far[i] += value
-    return [
-        {
-            "method": printable(method),
-            "client": printable(client),
-            "asks": f"{asks:,.0f}",
-            "down": f"{bytes_down / 1e6:.3f}",
-            "up": f"{bytes_up / 1e6:.3f}",
-            "seconds": f"{seconds:.1f}",
-            "failed": f"{failed:,.0f}",
-        }
-        for (method, client), (
-            asks,
-            bytes_down,
-            bytes_up,
-            seconds,
-            failed,
-        ) in total.items()
-    ]
+    totals: dict[tuple[str, str], dict[str, float]] = defaultdict(
+        lambda: defaultdict(float)
+    )
+    asks = zip(*csv_columns(path, columns), strict=True)
+    for method, client, bytes_down, bytes_up, seconds, failed in asks:
+        total = totals[method, client]
+        total["asks"] += 1
+        total["down"] += bytes_down
+        total["up"] += bytes_up
+        total["seconds"] += seconds
+        total["failed"] += bool(failed)
+    rows = []
+    for (method, client), total in totals.items():
+        rows.append(
+            {
+                "method": printable(method),
+                "client": printable(client),
+                "asks": f"{total['asks']:,.0f}",
+                "down": f"{total['down'] / 1e6:.3f}",
+                "up": f"{total['up'] / 1e6:.3f}",
+                "seconds": f"{total['seconds']:.1f}",
+                "failed": f"{total['failed']:,.0f}",
+            }
+        )
+    return rows
 
 
 def _set_label(text: str, labels: list[str], form: Any) -> Any:
     """A sentence whose label, if it begins with one, is set in `form`; escaped."""
-    lead = next((label for label in labels if text.startswith(label)), "")
-    return form.format(lead, text[len(lead) :]) if lead else text
+    for label in labels:
+        if text.startswith(label):
+            return form.format(label, text[len(label) :])
+    return text
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Any:
@@ -418,8 +425,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Any:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", json.dumps(value)
         else:
-            yield (
-                f"{prefix}{key}",
-                json.dumps(value) if isinstance(value, list) else str(value),
-            )
+            yield f"{prefix}{key}", str(value)

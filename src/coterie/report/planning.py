@@ -70,15 +70,12 @@ def plan_rows(results: Results, client: str, further: Sequence[int] = ()) -> Pla
     evidence = compared.evidence(today.method, compared.gain_metric)
     judged = {c: pair for c, pair in evidence.items() if not compared.small(c)}
     margins = {c: compared.smallest_at(c, compared.gain_metric) for c in judged}
-    numbers = tuple(further) or tuple(
-        round_rows(factor * judged[client][0].rows) for factor in FACTORS
-    )
-    own_words = foresee(*judged[client], margins[client], numbers).words
-    return Plan(
-        today,
-        own_words,
-        _with_partners(judged, margins, client, numbers),
-    )
+    gain, posterior = judged[client]
+    numbers = tuple(further)
+    if not numbers:
+        numbers = tuple(round_rows(factor * gain.rows) for factor in FACTORS)
+    own = foresee(gain, posterior, margins[client], numbers).words
+    return Plan(today, own, _with_partners(judged, margins, client, numbers))
 
 
 def round_rows(rows: float) -> int:
@@ -145,31 +142,23 @@ def plan_lines(results: Results, client: str, plan: Plan) -> list[str]:
     """The plan for a terminal: today's word, and two tables."""
     lines = [f"{results.names[client]} today: {headline(results, plan.verdict)}", ""]
     lines.append("Probability of each word after further rows, in percent:")
-    words = [
-        w
-        for w in WORDS
-        if any(
-            row.get(w, 0) >= 0.005
-            for row in (*plan.own.values(), *plan.everybody.values())
-        )
-    ]
+    rows = [*plan.own.values(), *plan.everybody.values()]
+    # A word has a column if it prints as more than 0 % somewhere.
+    words = [w for w in WORDS if max(row.get(w, 0) for row in rows) >= 0.005]
     width = max(len(f"{number:,}") for number in plan.own) + 2
     for heading, chances in (
         (f"rows of {results.names[client]}", plan.own),
         ("those, and in proportion at every other client", plan.everybody),
     ):
-        lines += [
-            "",
-            f"{heading}:",
-            " " * width + "".join(f"  {word:>{len(word)}}" for word in words),
-        ]
+        titles = "".join(f"  {word}" for word in words)
+        lines += ["", f"{heading}:", " " * width + titles]
         for number, row in chances.items():
-            cells = "".join(
-                f"  {100 * row.get(word, 0):>{len(word)}.0f}" for word in words
-            )
-            lines.append(f"{number:>{width},}{cells}")
-    return [
-        *lines,
-        "",
-        "By draws from what is known now. More rows also make training alone better, and so the gain smaller.",
-    ]
+            line = f"{number:>{width},}"
+            for word in words:
+                line += f"  {100 * row.get(word, 0):>{len(word)}.0f}"
+            lines.append(line)
+    lines.append("")
+    lines.append(
+        "By draws from what is known now. More rows also make training alone better, and so the gain smaller."
+    )
+    return lines

@@ -51,27 +51,23 @@ class Difference(NamedTuple):
     @property
     def half_width(self) -> float | None:
         """Half the length of the interval."""
-        return (
-            None
-            if self.low is None or self.high is None
-            else (self.high - self.low) / 2
-        )
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2
 
     @property
     def sign(self) -> int:
         """1 for shown or probably better, -1 for worse, else 0."""
-        return (
-            (1 if self.better else -1) if self.strength in ("shown", "probable") else 0
-        )
+        if self.strength not in ("shown", "probable"):
+            return 0
+        return 1 if self.better else -1
 
     @property
     def excludes_zero(self) -> bool:
         """Return True if the interval does not contain 0."""
-        return (
-            self.low is not None
-            and self.high is not None
-            and not self.low <= 0 <= self.high
-        )
+        if self.low is None or self.high is None:
+            return False
+        return not self.low <= 0 <= self.high
 
     @property
     def words(self) -> str:
@@ -112,10 +108,8 @@ def compare_pairs(
     >>> compare_pairs([0.80, 0.91, 0.79, 0.99], [0.82, 0.90, 0.85, 0.94], 0.5).excludes_zero
     False
     """
-    scores, rival_scores = (
-        np.atleast_1d(np.asarray(a, dtype=float)),
-        np.atleast_1d(np.asarray(b, dtype=float)),
-    )
+    scores = np.atleast_1d(np.asarray(a, dtype=float))
+    rival_scores = np.atleast_1d(np.asarray(b, dtype=float))
     if scores.shape != rival_scores.shape:
         raise InputError(
             f"cannot pair {scores.shape} results with {rival_scores.shape}; give one value per seed"
@@ -127,18 +121,24 @@ def compare_pairs(
     if not gaps.size:
         return None
     mean = float(gaps.mean())
-    if abs(mean) <= 1e-12 * max(
-        1.0, float(np.abs(scores[np.isfinite(scores)]).max())
-    ):  # rounding
-        mean = 0.0
+    largest = float(np.abs(scores[np.isfinite(scores)]).max())
+    if abs(mean) <= 1e-12 * max(1.0, largest):
+        mean = 0.0  # what is left is rounding
     gains = (mean > 0) == higher_is_better
-    seeds = None if ratio is None else over_seeds(gaps, ratio)
-    sources = [student(mean, source) for source in (seeds, rows) if source is not None]
-    if (seeds is None and ratio is not None) or not any(
-        half > 0 for half, _ in sources
-    ):
-        return Difference(mean, None, None, None, gains)
-    half, p = max(half for half, _ in sources), max(p for _, p in sources)
+    unbounded = Difference(mean, None, None, None, gains)
+    bounds = []
+    if ratio is not None:
+        of_seeds = over_seeds(gaps, ratio)
+        if of_seeds is None:
+            return unbounded
+        bounds.append(student(mean, of_seeds))
+    if rows is not None:
+        bounds.append(student(mean, rows))
+    if not any(half > 0 for half, _ in bounds):
+        return unbounded
+    # The larger error counts: neither of the two holds all of the other.
+    half = max(half for half, _ in bounds)
+    p = max(p for _, p in bounds)
     return Difference(mean, mean - half, mean + half, p, gains)
 
 
@@ -147,9 +147,8 @@ def over_seeds(gaps: Vector, ratio: float) -> RowError | None:
     if gaps.size < 2:
         return None
     spread = float(gaps.std(ddof=1))
-    spread = (
-        0.0 if spread <= 1e-12 * max(1.0, float(np.abs(gaps).max())) else spread
-    )  # rounding: one measurement
+    if spread <= 1e-12 * max(1.0, float(np.abs(gaps).max())):
+        spread = 0.0  # what is left is rounding: the same measurement each time
     return RowError(math.sqrt(1 / gaps.size + ratio) * spread, gaps.size - 1)
 
 
@@ -186,9 +185,8 @@ def over_clients(errors: Sequence[RowError | None]) -> RowError | None:
     squares = np.array([e.error**2 for e in finite])
     total = float(squares.sum())
     freedoms = np.array([e.freedom for e in finite])
-    freedom = (
-        total**2 / float((squares**2 / freedoms).sum())
-        if total
-        else float(freedoms.sum())
-    )
+    if total:
+        freedom = total**2 / float((squares**2 / freedoms).sum())
+    else:
+        freedom = float(freedoms.sum())
     return RowError(math.sqrt(total) / len(finite), freedom)

@@ -44,7 +44,7 @@ def number(value: float | None, size: float | None = None) -> str:
     text = f"{value:,.{digits}f}"
     if not any(digit in text for digit in "123456789"):
         return ".000"
-    return _without_zero(text)
+    return without_zero(text)
 
 
 def _digits(size: float, by_bound: Mapping[float, int]) -> int:
@@ -55,7 +55,7 @@ def _digits(size: float, by_bound: Mapping[float, int]) -> int:
     return 0
 
 
-def _without_zero(text: str) -> str:
+def without_zero(text: str) -> str:
     """`-.02` for `-0.02`."""
     if text.lstrip("-").startswith("0."):
         return text.replace("0.", ".", 1)
@@ -86,7 +86,7 @@ def short_number(value: float) -> str:
         digits = 2
     else:
         digits = _digits(abs(value), {0.0095: 3, 0.9995: 2, 9.95: 1})
-    return _without_zero(f"{value:.{digits}f}")
+    return without_zero(f"{value:.{digits}f}")
 
 
 def describe_gain(low: float, high: float, bound: float) -> str:
@@ -137,7 +137,7 @@ def percent(share: float) -> str:
     text = f"{value:.0f}" if is_whole and not is_extreme else f"{value:.1f}"
     if value not in (0, 100) and float(text) in (0, 100):
         text = f"{value:.2f}"
-    return _without_zero(text) + " %"
+    return without_zero(text) + " %"
 
 
 def whole_percent(share: float) -> str:

@@ -19,7 +19,7 @@ from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.memo import cache_answers
 from coterie.report.results import Results
-from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
+from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS
 from coterie.report.text import (
     chance,
     first_few,
@@ -105,62 +105,57 @@ class Story(NamedTuple):
 def tell(results: Results) -> Story:
     """The answer of a run directory."""
     verdicts = {c: verdict(results, c) for c in results.clients}
-    short = {c: _shorten(v) for c, v in verdicts.items()}
-    groupings = {
-        m: grouping for m in results.federated if (grouping := groups(results, m))
-    }
-    crowded = len(results.clients) > MANY
-    shown = (
-        results.extremes(results.comparisons.telling, SHOWN)
-        if crowded and results.metrics
-        else results.clients
-    )
-    shown = tuple(
-        sorted(shown, key=lambda c: verdicts[c].together > 0)
-    )  # those with rows enough of their own come first
-    stories = [
-        ClientStory(
-            c,
-            results.names[c],
-            short[c],
-            headline(results, short[c]),
-            " · ".join(
-                filter(None, (badge(results, verdicts[c]), _likelihood(verdicts[c])))
-            ),
-            _weight(results, verdicts[c], c, groupings),
-            tuple(_numbers(results, c, verdicts[c], groupings)),
-        )
-        for c in shown
-    ]
-    answer, caveats = (
-        _answer(results, verdicts, groupings),
-        tuple(_caveats(results, len(shown))),
-    )
+    groupings = {}
+    for method in results.federated:
+        grouping = groups(results, method)
+        if grouping:
+            groupings[method] = grouping
+    shown = results.clients
+    if len(results.clients) > MANY and results.metrics:
+        shown = results.extremes(results.comparisons.telling, SHOWN)
+    # Clients with rows enough of their own come first; the sort is stable.
+    shown = tuple(sorted(shown, key=lambda c: verdicts[c].together > 0))
     return Story(
-        answer,
-        _of_small(verdicts),
-        tuple(stories),
+        _answer(results, verdicts, groupings),
+        _about_small(verdicts),
+        tuple(_tell_client(results, c, verdicts[c], groupings) for c in shown),
         _meaning(results),
-        caveats,
+        tuple(_caveats(results, len(shown))),
         verdicts,
+    )
+
+
+def _tell_client(
+    results: Results, client: str, verdict: Verdict, groupings: Mapping[str, Groups]
+) -> ClientStory:
+    short = _shorten(verdict)
+    parts = (badge(results, verdict), _likelihood(verdict))
+    return ClientStory(
+        client,
+        results.names[client],
+        short,
+        headline(results, short),
+        " · ".join(part for part in parts if part),
+        _weight(results, verdict, client, groupings),
+        tuple(_numbers(results, client, verdict, groupings)),
     )
 
 
 def facts(results: Results) -> list[str]:
     """The size of the experiment in a few words."""
-    run, rows = results.experiment.get("run"), results.size(None)
-    runs = [f"{len(results.runs)} runs together"] if results.runs else []
-    amounts = [
-        (len(results.clients), "client"),
-        (len(results.methods), "method"),
-        (len(results.seeds), "seed"),
-    ]
-    words = [*runs, *(count(amount, word) for amount, word in amounts)]
+    words = []
+    if results.runs:
+        words.append(f"{len(results.runs)} runs together")
+    words.append(count(len(results.clients), "client"))
+    words.append(count(len(results.methods), "method"))
+    words.append(count(len(results.seeds), "seed"))
+    run = results.experiment.get("run")
     if isinstance(run, dict) and run.get("rounds") is not None:
         words.append(count(run["rounds"], "round"))
-    return (
-        [*words, f"{rows:,.0f} {results.split} rows"] if math.isfinite(rows) else words
-    )
+    rows = results.size(None)
+    if math.isfinite(rows):
+        words.append(f"{rows:,.0f} {results.split} rows")
+    return words
 
 
 # One client
@@ -169,14 +164,18 @@ def facts(results: Results) -> list[str]:
 def headline(results: Results, verdict: Verdict) -> str:
     """A verdict in one sentence: `Join with Hungary (98 %): meritfed lowers the log-loss by about .03 (95 %: .01 to .05).`"""
     likely = _likelihood(verdict)
-    return f"{badge(results, verdict)}{f' ({likely})' if likely else ''}: {verdict.reason}."
+    chance_of_it = f" ({likely})" if likely else ""
+    return f"{badge(results, verdict)}{chance_of_it}: {verdict.reason}."
 
 
-def _of_small(verdicts: Mapping[str, Verdict]) -> str:
+def _about_small(verdicts: Mapping[str, Verdict]) -> str:
     """The sentence about all small clients together; empty without any."""
-    reason = next((v.reason for v in verdicts.values() if v.together), "")
-    *_, text, _ = ["", *reason.split("; ")] if reason else ("", "")
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    for judged in verdicts.values():
+        if judged.together:
+            # The last clause is about the client itself, the one before about all of them (`_shorten` leaves that out).
+            text = judged.reason.split("; ")[-2]
+            return f"{capitalise(text)}."
+    return ""
 
 
 def _shorten(verdict: Verdict) -> Verdict:
@@ -191,20 +190,21 @@ def _likelihood(verdict: Verdict) -> str:
     """Return how sure a verdict is: `98 %`, or `a gain: 5 in 10`; empty where nothing is said."""
     if verdict.probability is None:
         return ""
-    return ("a gain: " if verdict.kind in ("undecided", "mixed") else "") + chance(
-        verdict.probability
-    )
+    likely = chance(verdict.probability)
+    return f"a gain: {likely}" if verdict.kind in ("undecided", "mixed") else likely
 
 
 def badge(results: Results, verdict: Verdict) -> str:
     """The kind of a verdict with its partners: `Join with Hungary`."""
-    partners = (
-        listing(first_few([results.names[c] for c, _ in verdict.partners], PARTNERS))
-        if verdict.joins
-        else ""
-    )
-    addition = ", then recalibrate" if verdict.recalibrate and verdict.joins else ""
-    return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' with ' + partners if partners else ''}{addition}"
+    text = capitalise(verdict.kind)
+    if not verdict.joins:
+        return text
+    if verdict.partners:
+        names = [results.names[client] for client, _ in verdict.partners]
+        text += f" with {listing(first_few(names, PARTNERS))}"
+    if verdict.recalibrate:
+        text += ", then recalibrate"
+    return text
 
 
 def _weight(
@@ -214,14 +214,11 @@ def _weight(
     pooled = with_whom(results, verdict.method or "", client)
     if pooled:
         return pooled
-    share = takes(
-        results, client, verdict.method or "", groupings.get(verdict.method or "")
-    )
-    return (
-        ""
-        if not share or share.startswith("less")
-        else share.replace(" from ", " of the weight comes from ", 1)
-    )
+    method = verdict.method or ""
+    share = takes(results, client, method, groupings.get(method))
+    if share.startswith("less"):
+        return ""
+    return share.replace(" from ", " of the weight comes from ", 1)
 
 
 def _numbers(
@@ -232,24 +229,15 @@ def _numbers(
     methods = list(dict.fromkeys(method for method, _ in family))
     if not methods:
         return []
-    best = verdict.method or min(
-        methods, key=lambda m: (_mean(results, m, client), methods.index(m))
-    )
-    worse = [
-        m
-        for m in methods
-        if m != best
-        and any(d.sign < 0 for (rival, _), d in family.items() if rival == m)
-    ]
-    texts = []
-    for method in (best, *worse):
-        share = ""
-        if method == best:
-            weighed = takes(results, client, method, groupings.get(method))
-            share = weighed or with_whom(results, method, client)
-        texts.append(
-            f"{printable(method)}: {numbers(results, method, client)}{'; ' if share else ''}{share}"
-        )
+    # Of equal losses the first method wins, as `min` takes the first.
+    best = verdict.method or min(methods, key=lambda m: _mean(results, m, client))
+    raising = {method for (method, _), d in family.items() if d.sign < 0}
+    worse = [m for m in methods if m in raising and m != best]
+    texts = [f"{printable(m)}: {numbers(results, m, client)}" for m in (best, *worse)]
+    share = takes(results, client, best, groupings.get(best))
+    share = share or with_whom(results, best, client)
+    if share:
+        texts[0] += f"; {share}"
     if results.of_events:
         texts[0] += f"; {in_words(results, best, client)}"
     return texts
@@ -264,26 +252,20 @@ def numbers(
     results: Results, method: str, client: str | None, *, judged: bool = False
 ) -> str:
     """Differences to training alone in what decides: `AUC +.032 ± .024, log-loss −.025 ± .028`; what they show if `judged`."""
-    family = results.comparisons.family(client)
-    differences = {k: d for (m, k), d in family.items() if m == method}
-    return ", ".join(
-        f"{results.metric_name(k)} {_difference(d, results.unit(k), results.magnitude.get(k), judged)}"
-        for k, d in differences.items()
-    )
-
-
-def _difference(
-    difference: Difference, unit: str, size: float | None, judged: bool
-) -> str:
-    spread = (
-        ""
-        if difference.half_width is None
-        else f" ± {number(difference.half_width, size)}"
-    )
-    words = f" ({difference.words})" if judged and difference.sign else ""
-    return (
-        f"{with_sign(difference.mean, size)}{spread}{' ' if unit else ''}{unit}{words}"
-    )
+    texts = []
+    for (of_method, metric), difference in results.comparisons.family(client).items():
+        if of_method != method:
+            continue
+        size, unit = results.magnitude.get(metric), results.unit(metric)
+        text = f"{results.metric_name(metric)} {with_sign(difference.mean, size)}"
+        if difference.half_width is not None:
+            text += f" ± {number(difference.half_width, size)}"
+        if unit:
+            text += f" {unit}"
+        if judged and difference.sign:
+            text += f" ({difference.words})"
+        texts.append(text)
+    return ", ".join(texts)
 
 
 def takes(
@@ -296,18 +278,22 @@ def takes(
     friends = grouping.friends(client) if grouping else ()
     if not weights or total <= 0 or (len(weights) >= MANY and not friends):
         return ""
-    givers = sorted(friends, key=lambda c: -weights[c]) or [
-        max(weights, key=lambda c: weights[c])
-    ]
+    givers = sorted(friends, key=lambda c: -weights[c])
+    if not givers:
+        givers = [max(weights, key=lambda c: weights[c])]
     share = whole_percent(sum(weights[c] for c in givers) / total)
-    return f"{share} from {listing(first_few([results.names[c] for c in givers], PARTNERS))}"
+    names = [results.names[c] for c in givers]
+    return f"{share} from {listing(first_few(names, PARTNERS))}"
 
 
 def label(results: Results, method: str) -> str:
     """A method by its label, with plain words before it where there are some; fit to begin a sentence."""
-    words, name = PLAIN_WORDS.get(results.algorithms[method]), printable(method)
+    name = printable(method)
+    words = PLAIN_WORDS.get(results.algorithms[method])
+    if words is None:
+        return name
     tuned = ", recalibrated" if results.recalibrates(method) else ""
-    return f"{words.capitalize()}{tuned} ({name})" if words else name
+    return f"{words.capitalize()}{tuned} ({name})"
 
 
 def gists(results: Results, verdicts: Mapping[str, Verdict]) -> dict[str, str]:
@@ -316,15 +302,11 @@ def gists(results: Results, verdicts: Mapping[str, Verdict]) -> dict[str, str]:
     texts = {}
     for method in methods:
         name = results.algorithms[method]
-        tuned = (
-            "; its bias is then tuned at each client"
-            if results.recalibrates(method)
-            else ""
-        )
-        texts[printable(method)] = (
-            GISTS.get(name, f"a way to train together; coterie show {name} explains it")
-            + tuned
-        )
+        unknown = f"a way to train together; coterie show {name} explains it"
+        gist = GISTS.get(name, unknown)
+        if results.recalibrates(method):
+            gist += "; its bias is then tuned at each client"
+        texts[printable(method)] = gist
     return texts
 
 
@@ -347,13 +329,11 @@ def constant(results: Results, client: str) -> str:
     elif results.of_events:
         lead = f"Giving every {results.split} row the same risk (your own rates of events) scores a log-loss of {score}"
     else:
-        lead = f"Always predicting the mean of your training rows has {'an RMSE' if metric == 'rmse' else 'a loss'} of {score}"
-    verdict = (
-        f"Shown to beat that: {listing(beating)}"
-        if beating
-        else "No model here is shown to beat that"
-    )
-    return f"{lead}. {verdict}."
+        name = "an RMSE" if metric == "rmse" else "a loss"
+        lead = f"Always predicting the mean of your training rows has {name} of {score}"
+    if beating:
+        return f"{lead}. Shown to beat that: {listing(beating)}."
+    return f"{lead}. No model here is shown to beat that."
 
 
 # All clients
@@ -363,45 +343,43 @@ def _answer(
     results: Results, verdicts: dict[str, Verdict], groupings: Mapping[str, Groups]
 ) -> tuple[str, ...]:
     if results.baseline is None:
-        lead = "No method trained each client alone, so nothing can be called help or harm."
-        sentences = {
-            m: _means(results, m) or _overall(results, m) for m in results.methods
-        }
-        return (
-            lead,
-            *(f"{label(results, m)}: {text}." for m, text in sentences.items() if text),
-        )
-    groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
-    for client in verdicts:
-        groups[GROUPS[verdicts[client].kind]].append(client)
-    words = (
-        f"{group}: {name_clients(results, clients)}."
-        for group, clients in groups.items()
-        if clients
-    )
+        sentences = [
+            "No method trained each client alone, so nothing can be called help or harm."
+        ]
+        for method in results.methods:
+            text = _means(results, method) or _overall(results, method)
+            if text:
+                sentences.append(f"{label(results, method)}: {text}.")
+        return tuple(sentences)
+    by_group: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
+    for client, judged in verdicts.items():
+        by_group[GROUPS[judged.kind]].append(client)
+    words = []
+    for group, clients in by_group.items():
+        if clients:
+            words.append(f"{group}: {name_clients(results, clients)}.")
     lead = " ".join([*words, *_backwards(results)])
     if lead.startswith("No verdict"):
         reasons = dict.fromkeys(v.reason for v in verdicts.values())
         lead += f" {listing([*reasons]).capitalize()}."
-    methods = (
-        f"{label(results, m)}: {text}."
-        for m in results.federated
-        if (text := _overall(results, m))
-    )
-    return (
-        lead,
-        *methods,
-        *(groups_in_words(results, m, grouping) for m, grouping in groupings.items()),
-    )
+    sentences = [lead]
+    for method in results.federated:
+        text = _overall(results, method)
+        if text:
+            sentences.append(f"{label(results, method)}: {text}.")
+    for method, grouping in groupings.items():
+        sentences.append(groups_in_words(results, method, grouping))
+    return tuple(sentences)
 
 
 def _means(results: Results, method: str) -> str:
-    means = {k: results.mean(method, None, k) for k in results.metrics}
-    return ", ".join(
-        f"{results.metric_name(k)} {number(v, results.magnitude.get(k))}"
-        for k, v in means.items()
-        if math.isfinite(v)
-    )
+    texts = []
+    for metric in results.metrics:
+        mean = results.mean(method, None, metric)
+        if math.isfinite(mean):
+            shown = number(mean, results.magnitude.get(metric))
+            texts.append(f"{results.metric_name(metric)} {shown}")
+    return ", ".join(texts)
 
 
 def name_clients(results: Results, clients: Sequence[str]) -> str:
@@ -419,67 +397,66 @@ def _overall(results: Results, method: str) -> str:
     parts = []
     judged = [c for c in results.clients if not results.comparisons.small(c)]
     for verb, decide in (("better", helping), ("worse", harming)):
-        helped = [c for c in judged if method in decide(results, c)]
-        parts += (
-            [f"{verb} for {_count_of(results, helped, len(judged))}"] if helped else []
-        )
+        clients = [c for c in judged if method in decide(results, c)]
+        if clients:
+            parts.append(f"{verb} for {_count_of(results, clients, len(judged))}")
     served = results.clients_of(method)
     if 0 < len(served) < len(results.test_clients):
         parts.append(f"serves {_count_of(results, served, len(results.clients))}")
-    elif len(results.test_clients) > 1 and (
-        means := numbers(results, method, None, judged=True)
-    ):
-        parts.append(f"mean over clients {means}")
+    elif len(results.test_clients) > 1:
+        means = numbers(results, method, None, judged=True)
+        if means:
+            parts.append(f"mean over clients {means}")
     return "; ".join(parts)
 
 
 def _count_of(results: Results, clients: Sequence[str], total: int) -> str:
-    names = (
-        f" ({listing([results.names[c] for c in clients])})"
-        if len(clients) <= NAMED
-        else ""
-    )
-    return f"{len(clients)} of {total}{names}"
+    text = f"{len(clients)} of {total}"
+    if len(clients) <= NAMED:
+        text += f" ({listing([results.names[c] for c in clients])})"
+    return text
 
 
 def _meaning(results: Results) -> str:
     """In which direction each metric that decides is better, and what it says; empty if nothing is compared."""
-    names = (
-        [results.metric_name(m) for m in results.comparisons.deciding(None)]
-        if results.federated
-        else []
-    )
+    if not results.federated:
+        return ""
+    names = [results.metric_name(m) for m in results.comparisons.deciding(None)]
     text = "; ".join(MEANINGS[name] for name in names if name in MEANINGS)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    return f"{capitalise(text)}." if text else ""
+
+
+def capitalise(text: str) -> str:
+    """A text with its first letter large; the others stay as they are, as in `AUC`."""
+    return text[:1].upper() + text[1:]
 
 
 def _backwards(results: Results) -> list[str]:
     """Ask whether the label of a client is coded the other way round, where shared models rank its rows backwards."""
-    shared = [
-        m
-        for m in results.federated
-        if not results.own_models(m) and not results.recalibrates(m)
-    ]
-    if results.baseline is None or "auc" not in results.metrics or not shared:
+    baseline = results.baseline
+    if baseline is None or "auc" not in results.metrics:
         return []
-    areas = {}
+    for shared in results.federated:
+        # A model of a client's own could not rank its rows backwards, and a tuned one would not.
+        if not results.own_models(shared) and not results.recalibrates(shared):
+            break
+    else:
+        return []
+    backwards = []
     for client in results.clients:
-        baseline_auc, shared_auc = (
-            results.mean(m, client, "auc") for m in (results.baseline, shared[0])
-        )
-        if (
-            results.comparisons.decides(client, "auc")
-            and shared_auc <= BACKWARDS
-            and baseline_auc >= 1 - BACKWARDS
-        ):
-            areas[client] = f"{number(shared_auc)}, alone {number(baseline_auc)}"
-    if not areas or 2 * len(areas) > len(results.clients):
+        own_auc = results.mean(baseline, client, "auc")
+        shared_auc = results.mean(shared, client, "auc")
+        if not results.comparisons.decides(client, "auc"):
+            continue
+        if shared_auc <= BACKWARDS and own_auc >= 1 - BACKWARDS:
+            name = results.names[client]
+            areas = f"AUC {number(shared_auc)}, alone {number(own_auc)}"
+            backwards.append(f"{name} ({areas})")
+    # Where most clients rank backwards it is the model that is wrong, not their labels.
+    if not backwards or 2 * len(backwards) > len(results.clients):
         return []
-    listed = listing(
-        [f"{results.names[client]} (AUC {area})" for client, area in areas.items()]
-    )
     return [
-        f"{printable(shared[0])} ranks patients the wrong way round at {listed}. Is the label coded backwards there?"
+        f"{printable(shared)} ranks patients the wrong way round at {listing(backwards)}. Is the label coded backwards there?"
     ]
 
 
@@ -487,25 +464,23 @@ def _rare_cases(results: Results) -> list[str]:
     """Say how many cases of a rare outcome there are, and the area that suits them."""
     if "auprc" not in results.metrics:
         return []
-    shares = {
-        c: results.comparisons.outcomes.positive(results.methods[0], c)
-        for c in results.clients
-    }
-    cases = [
-        f"{round(s * results.size(c))} of {results.size(c):.0f} at {results.names[c]}"
-        for c, s in shares.items()
-        if s
-    ]
-    areas = [
-        f"{printable(m)} {number(results.mean(m, None, 'auprc'))}"
-        for m in results.methods
-    ]
+    compared = results.comparisons
+    cases = []
+    for client in results.clients:
+        share = compared.outcomes.positive(results.methods[0], client)
+        if share:
+            size = results.size(client)
+            positive = round(share * size)
+            cases.append(f"{positive} of {size:.0f} at {results.names[client]}")
+    areas = []
+    for method in results.methods:
+        area = number(results.mean(method, None, "auprc"))
+        areas.append(f"{printable(method)} {area}")
     text = f"Cases: {listing(first_few(cases, NAMED))}. Area under the precision-recall curve, mean: {listing(areas)}."
-    level = float(np.nanmean(results.comparisons.trivial(None, "loss")[1]))
-    margins = [results.comparisons.smallest_at(c, "loss") for c in results.clients]
-    least, most = (
-        results.gain_text(v, min(margins)) for v in (min(margins), max(margins))
-    )
+    level = float(np.nanmean(compared.trivial(None, "loss")[1]))
+    margins = [compared.smallest_at(c, "loss") for c in results.clients]
+    least = results.gain_text(min(margins), min(margins))
+    most = results.gain_text(max(margins), min(margins))
     bound = least if least == most else f"{least} to {most}"
     rate = f"Giving every row the same risk scores a log-loss of {number(level)}"
     margin = f"a change of up to {bound} is called too small to matter"
@@ -531,44 +506,42 @@ def _rivals(results: Results) -> list[str]:
         return [
             f"Joining is compared with {own} and with boosted trees of your own: the word is the weaker one, gains are over {own}."
         ]
-    return [f"Joining is compared with {own} only."] if results.label() else []
+    if results.label():
+        return [f"Joining is compared with {own} only."]
+    return []
 
 
 def _caveats(results: Results, shown: int) -> list[str]:
-    texts, seeds, total = (
-        _combination(results),
-        len(results.seeds),
-        len(results.clients),
-    )
+    texts = _combination(results)
+    seeds, total = len(results.seeds), len(results.clients)
     compared = bool(results.baseline and results.federated)
     if shown < total:
         texts.append(
             f"Shown: the {shown} of {total} clients with the largest gains and losses."
         )
-    rare = [
-        client
-        for client in results.clients
-        if not results.comparisons.decides(client, "auc")
-        and not results.comparisons.label_counts(client)
-    ]
-    if compared and results.classification and "auc" in results.metrics and rare:
+    rare = []
+    if compared and results.classification and "auc" in results.metrics:
+        for client in results.clients:
+            # Of several labels the AUC decides nowhere, however many rows there are.
+            has_several = bool(results.comparisons.label_counts(client))
+            if not has_several and not results.comparisons.decides(client, "auc"):
+                rare.append(client)
+    if rare:
         reason = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
         has = "has" if len(rare) == 1 else "have"
         texts.append(
             f"AUC covers {total - len(rare)} of {total} clients: {name_clients(results, rare)} {has} {reason}."
         )
     if compared and not results.comparisons.enough_seeds:
-        texts += [INTERVAL] if seeds > 1 else []
+        if seeds > 1:
+            texts.append(INTERVAL)
         texts.append(
             f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5."
         )
     elif compared:
         texts += [RULE, *_rivals(results)]
-        if (
-            0
-            < (small := sum(results.comparisons.small(c) for c in results.clients))
-            < len(results.clients)
-        ):
+        small = sum(results.comparisons.small(c) for c in results.clients)
+        if 0 < small < total:
             clients = f"{count(small, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows, or few of a class"
             texts.append(f"Counts leave out {clients}; means do not.")
         if results.outcomes_missing:
@@ -576,10 +549,8 @@ def _caveats(results: Results, shown: int) -> list[str]:
                 "Losses per patient were not saved, so that there is no verdict."
             )
     for method, twins in results.coincide.items():
-        names, verb = (
-            listing([printable(m) for m in twins]),
-            "gives" if len(twins) == 1 else "give",
-        )
+        names = listing([printable(m) for m in twins])
+        verb = "gives" if len(twins) == 1 else "give"
         texts.append(
             f"{names} {verb} the same numbers as {printable(method)} in every digit; shown once."
         )

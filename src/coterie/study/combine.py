@@ -135,38 +135,35 @@ def _refuse_other_settings(earlier: Results, later: Results) -> None:
                 f"{later.folder} has other {subject} than {earlier.folder}: {_only(new_value, old_value)}; {cure}"
             )
     for method in earlier.algorithms:
-        old_value, new_value = (
-            _record(results, method) for results in (earlier, later)
-        )
-        for change in itertools.chain(
-            *(
-                changes(_part(old_value, path), _part(new_value, path), path[:1])
-                for path in SAME_CODE
-            )
-        ):
-            detail = f" ({change.detail})" if change.detail else ""
-            raise InputError(
-                f"{change.subject} of {method} differs between {earlier.folder} and {later.folder}{detail}; {cure}"
-            )
+        old_record, new_record = _record(earlier, method), _record(later, method)
+        for path in SAME_CODE:
+            old_part, new_part = _part(old_record, path), _part(new_record, path)
+            for change in changes(old_part, new_part, path[:1]):
+                detail = f" ({change.detail})" if change.detail else ""
+                raise InputError(
+                    f"{change.subject} of {method} differs between {earlier.folder} and {later.folder}{detail}; {cure}"
+                )
 
 
 def _settings(
     earlier: Results, later: Results
 ) -> Iterator[tuple[tuple[str, str], Any, Any]]:
     """Table, key and both values of each setting in which two experiments differ and on which numbers depend."""
-    tables = [
-        {**results.experiment, **_methods_by_label(results)}
-        for results in (earlier, later)
-    ]
-    for table in sorted({*tables[0], *tables[1]} - {"methods", "engine", "callbacks"}):
-        free = FREE_KEYS.get(table, frozenset[str]())
-        old_table, new_table = (
-            value if isinstance(value := t.get(table), dict) else {"": value}
-            for t in tables
-        )
+    old_tables = {**earlier.experiment, **_methods_by_label(earlier)}
+    new_tables = {**later.experiment, **_methods_by_label(later)}
+    compared = {*old_tables, *new_tables} - {"methods", "engine", "callbacks"}
+    for name in sorted(compared):
+        old_table = _as_table(old_tables.get(name))
+        new_table = _as_table(new_tables.get(name))
+        free = FREE_KEYS.get(name, frozenset[str]())
         for key in sorted({*old_table, *new_table} - free):
             if old_table.get(key) != new_table.get(key):
-                yield (table, key), old_table.get(key), new_table.get(key)
+                yield (name, key), old_table.get(key), new_table.get(key)
+
+
+def _as_table(value: Any) -> dict[str, Any]:
+    """A table as it is, and any other value under the key ""."""
+    return value if isinstance(value, dict) else {"": value}
 
 
 def _methods_by_label(results: Results) -> dict[str, Any]:
@@ -176,14 +173,9 @@ def _methods_by_label(results: Results) -> dict[str, Any]:
     for entry in results.experiment.get("methods", []):
         label = entry.get("label")
         if label in chosen:
-            local = {
-                key: value
-                for key, value in entry.get("local", {}).items()
-                if key != "weight_decay"
-            }
-            entry = {
-                key: value for key, value in entry.items() if key != "weight_decays"
-            } | {"local": local}
+            entry = {**entry, "local": dict(entry.get("local", {}))}
+            entry["local"].pop("weight_decay", None)
+            entry.pop("weight_decays", None)
         tables[f"methods.{label}"] = entry
     return tables
 
@@ -202,27 +194,24 @@ def _recipe(run: Path) -> dict[str, Any]:
 def _only(new_list: Any, old_list: Any) -> str:
     if not (isinstance(new_list, list) and isinstance(old_list, list)):
         return f"{new_list} and {old_list}"
-    missing = [str(name) for name in new_list if name not in old_list] or [
-        str(name) for name in old_list if name not in new_list
-    ]
-    return listing(missing[:3]) or "in another order"
+    added = [str(name) for name in new_list if name not in old_list]
+    left_out = [str(name) for name in old_list if name not in new_list]
+    return listing((added or left_out)[:3]) or "in another order"
 
 
 def _record(results: Results, method: str) -> Mapping[str, Any]:
     """Read what the numbers of a method depend on, as it was recorded before round 0; empty for what is trained without rounds."""
     fold = "0" if results.comparisons.folds else ""
-    path = (
-        results.folder
-        / CHECKPOINTS
-        / f"{method}-{seed_suffix(results.seeds[0], fold)}"
-        / PROVENANCE
-    )
+    name = f"{method}-{seed_suffix(results.seeds[0], fold)}"
+    path = results.folder / CHECKPOINTS / name / PROVENANCE
     return dict(read_record(path)["record"]) if path.is_file() else {}
 
 
 def _part(record: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    part = record.get(path[0], {})
-    return part if len(path) == 1 else {path[1]: part.get(path[1])}
+    part: Mapping[str, Any] = record.get(path[0], {})
+    if len(path) == 1:
+        return part
+    return {path[1]: part.get(path[1])}
 
 
 # ---- which rows
@@ -230,41 +219,38 @@ def _part(record: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
 
 def _tables_of(results: Sequence[Results], new_rows: bool) -> list[int]:
     """The number of the table of each run: a run of a table that came before has its number."""
-    labels = [{c: _labels(r, c) for c in r.clients} for r in results]
+    labels: list[Mapping[str, Mapping[int, float]]] = []
     tables: list[int] = []
     for i, run in enumerate(results):
-        same_table = next(
-            (
-                tables[j]
-                for j in range(i)
-                if _same_rows(results[j], run, labels[j], labels[i])
-            ),
-            None,
-        )
-        if same_table is None and i > 0 and not new_rows:
-            raise InputError(
-                f"{run.folder} and {results[0].folder} are of different rows; if no patient is in both, say so with --new-rows"
-            )
-        if same_table is None:
+        labels.append({client: _labels(run, client) for client in run.clients})
+        table = None
+        for j in range(i):
+            if _same_rows(results[j], run, labels[j], labels[i]):
+                table = tables[j]
+                break
+        if table is None:
+            if i > 0 and not new_rows:
+                raise InputError(
+                    f"{run.folder} and {results[0].folder} are of different rows; if no patient is in both, say so with --new-rows"
+                )
             _refuse_grown(results[:i], run, labels)
-        tables.append(max(tables, default=-1) + 1 if same_table is None else same_table)
+            table = max(tables, default=-1) + 1
+        tables.append(table)
     return tables
 
 
 def _labels(results: Results, client: str) -> dict[int, float]:
     """The label of each row that was tested, by its number; 0 where a row has no single label."""
-    rows = results.comparisons.outcomes.rows(
-        results.against or results.methods[0], client
-    ).values()
-    return {
-        int(number): float(label)
-        for tested in rows
-        for number, label in zip(
-            tested.numbers,
-            np.zeros(len(tested.numbers)) if tested.labels is None else tested.labels,
-            strict=True,
-        )
-    }
+    method = results.against or results.methods[0]
+    labels: dict[int, float] = {}
+    for rows in results.comparisons.outcomes.rows(method, client).values():
+        numbers = rows.numbers.tolist()
+        if rows.labels is None:
+            labels.update(dict.fromkeys(numbers, 0.0))
+        else:
+            values = map(float, rows.labels)
+            labels.update(zip(numbers, values, strict=True))
+    return labels
 
 
 def _same_rows(
@@ -278,15 +264,11 @@ def _same_rows(
         return was == now and _recipe(earlier.folder) == _recipe(later.folder)
     for client in earlier.clients:
         shared = was[client].keys() & now[client].keys()
-        sizes = [
-            results.size(client) + results.size(client, "n_train")
-            for results in (earlier, later)
-        ]
-        if (
-            not shared
-            or sizes[0] != sizes[1]
-            or any(was[client][i] != now[client][i] for i in shared)
-        ):
+        old_size = earlier.size(client) + earlier.size(client, "n_train")
+        new_size = later.size(client) + later.size(client, "n_train")
+        if not shared or old_size != new_size:
+            return False
+        if any(was[client][i] != now[client][i] for i in shared):
             return False
     return True
 
@@ -325,13 +307,18 @@ def _number_seeds(
     for i, run in enumerate(results):
         of_run: dict[int, int] = {}
         for seed in run.seeds:
-            if seed in owners and tables[owners[seed]] == tables[i]:
-                raise InputError(
-                    f"{results[owners[seed]].folder} and {run.folder} are of the same rows and both have seed {seed}; repeat one with "
-                    f"seeds that the other lacks: --set 'run.seeds=[{max(max(r.seeds) for r in results) + 1}]'"
-                )
-            of_run[seed] = seed if seed not in owners else max(*owners, *run.seeds) + 1
-            owners[of_run[seed]] = i
+            number = seed
+            if seed in owners:
+                owner = owners[seed]
+                if tables[owner] == tables[i]:
+                    free = 1 + max(max(r.seeds) for r in results)
+                    raise InputError(
+                        f"{results[owner].folder} and {run.folder} are of the same rows and both have seed {seed}; repeat one with "
+                        f"seeds that the other lacks: --set 'run.seeds=[{free}]'"
+                    )
+                number = 1 + max(*owners, *run.seeds)
+            of_run[seed] = number
+            owners[number] = i
         numbered.append(of_run)
     return numbered
 
@@ -347,62 +334,61 @@ def _write(
 ) -> None:
     import tomli_w
 
-    every_seed = [seed for of_run in seeds for seed in of_run.values()]
+    every_seed = list(itertools.chain(*(of_run.values() for of_run in seeds)))
     experiment = read_toml(results[0].folder / "experiment.toml")
     experiment["run"]["seeds"] = every_seed
     write_atomically(
         place / "experiment.toml",
         lambda p: p.write_text(tomli_w.dumps(experiment), encoding="utf-8"),
     )
-    runs = zip(results, tables, seeds, strict=True)
-    write_json(
-        place / RUNS,
-        [
-            {"run": str(r.folder), "table": table, "seeds": [*of_run.values()]}
-            for r, table, of_run in runs
-        ],
-    )
-    write_json(place / "format.json", WRITER)
-    write_json(
-        place / "environment.json",
-        {"runs": {str(r.folder): r.environment for r in results}},
-    )
-    write_json(
-        place / "notes.json",
-        [*dict.fromkeys(note for r in results for note in r.notes)],
-    )
+    runs = []
+    environments = {}
+    notes: list[str] = []
+    rows: dict[str, list[dict[str, Any]]] = {"summary.json": [], "failures.json": []}
     recipes: dict[str, Any] = {}
-    for name in ("summary.json", "failures.json"):
-        rows = [
-            row
-            for r, of_run in zip(results, seeds, strict=True)
-            for row in _json_rows(r.folder / name, of_run)
-        ]
-        if rows or name == "summary.json":
-            write_json(place / name, rows)
+    for run, table, of_run in zip(results, tables, seeds, strict=True):
+        name = str(run.folder)
+        runs.append({"run": name, "table": table, "seeds": [*of_run.values()]})
+        environments[name] = run.environment
+        notes += run.notes
+        for file in rows:
+            rows[file] += _json_rows(run.folder / file, of_run)
+        recipes |= _recipes_of(run.folder, of_run)
+        _write_outcomes(place, run, table, of_run)
+    write_json(place / RUNS, runs)
+    write_json(place / "format.json", WRITER)
+    write_json(place / "environment.json", {"runs": environments})
+    write_json(place / "notes.json", [*dict.fromkeys(notes)])
+    write_json(place / "summary.json", rows["summary.json"])
+    if rows["failures.json"]:
+        write_json(place / "failures.json", rows["failures.json"])
     write_history(place, [*_histories(results, seeds)])
     for name in ("weights.csv", "timing.csv", "contribution.csv"):
         _join_csv(place / name, [r.folder / name for r in results], seeds)
-    for run, table, of_run in zip(results, tables, seeds, strict=True):
-        path = run.folder / "preprocess.json"
-        by_seed = read_json(path, dict) if path.is_file() else {}
-        recipes |= {
-            str(of_run[int(seed)]): recipe
-            for seed, recipe in by_seed.items()
-            if int(seed) in of_run
-        }
-        _write_outcomes(place, run, table, of_run)
     if recipes:
         write_json(place / "preprocess.json", recipes)
 
 
+def _recipes_of(run: Path, seeds: Mapping[int, int]) -> dict[str, Any]:
+    """The recipe of each seed of a run, by the seed in the combination; none where rows are not those of tables."""
+    path = run / "preprocess.json"
+    if not path.is_file():
+        return {}
+    recipes = {}
+    for seed, recipe in read_json(path, dict).items():
+        if int(seed) in seeds:
+            recipes[str(seeds[int(seed)])] = recipe
+    return recipes
+
+
 def _json_rows(path: Path, seeds: Mapping[int, int]) -> list[dict[str, Any]]:
-    rows = json_rows(path, {"seed": int, "fold": str}) if path.is_file() else []
-    return [
-        {**row, "seed": seeds[row["seed"]]}
-        for row in rows
-        if row["fold"] != ALL and row["seed"] in seeds
-    ]
+    if not path.is_file():
+        return []
+    rows = []
+    for row in json_rows(path, {"seed": int, "fold": str}):
+        if row["fold"] != ALL and row["seed"] in seeds:
+            rows.append({**row, "seed": seeds[row["seed"]]})
+    return rows
 
 
 def _histories(
@@ -412,10 +398,8 @@ def _histories(
         history = of_results.history
         for run, (method, seed, fold) in enumerate(history.runs):
             if fold != ALL and seed in of_run:
-                yield (
-                    (method, of_run[seed], fold),
-                    History(Row(*row) for row in history.rows(run)),
-                )
+                rows = History(Row(*row) for row in history.rows(run))
+                yield (method, of_run[seed], fold), rows
 
 
 def _join_csv(
@@ -433,10 +417,10 @@ def _join_csv(
         if header is None:
             writer.writerow(header := columns)
         for row in rows:
-            if row[fold] != ALL and int(row[place]) in of_run:
-                writer.writerow(
-                    [*row[:place], of_run[int(row[place])], *row[place + 1 :]]
-                )
+            seed = int(row[place])
+            if row[fold] != ALL and seed in of_run:
+                row[place] = str(of_run[seed])
+                writer.writerow(row)
     if header is not None:
         write_atomically(
             path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8")
