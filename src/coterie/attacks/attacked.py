@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
@@ -90,14 +91,12 @@ class Corrupted(Filter):
         if not attacked:
             return rows
         rngs = passage.rngs("attack")
+        own_rngs = [rngs[i] for i in attacked]
+        lies = self.attack.corrupt(passage.kind, rows[attacked], own_rngs)
+        shape = (len(attacked), *rows.shape[1:])
         changed = rows.clone()
-        lies = self.attack.corrupt(
-            passage.kind, rows[attacked], [rngs[i] for i in attacked]
-        )
         changed[attacked] = check_shape(
-            lies,
-            (len(attacked), *rows.shape[1:]),
-            f"{type(self.attack).__name__}.corrupt",
+            lies, shape, f"{type(self.attack).__name__}.corrupt"
         )
         return changed
 
@@ -155,17 +154,10 @@ class Attacked(Engine):
         self._engine = self.honest = engine
         self.attack = attack
         self.attackers = choose_attackers(clients, engine.clients, 0)
-        self.clients, self.unseen, self.has_server = (
-            engine.clients,
-            engine.unseen,
-            engine.has_server,
-        )
-        self.layout, self.x, self.model, self.loss = (
-            engine.layout,
-            engine.x,
-            engine.model,
-            engine.loss,
-        )
+        self.clients, self.unseen = engine.clients, engine.unseen
+        self.has_server = engine.has_server
+        self.layout, self.x = engine.layout, engine.x
+        self.model, self.loss = engine.model, engine.loss
         self.simulated, self.serves = True, engine.serves
         self.needs_all = overrides(self.attack, Attack, "rewrite")
         self._filter = _travelling_filter(Corrupted(self.attack, self.attackers))
@@ -173,25 +165,23 @@ class Attacked(Engine):
     def ask(self, ask: Ask) -> Answer:
         """Let the ask finish, without those that fail before it; then drop what is late and rewrite what attackers say."""
         bad = [n for n in ask.names if n in self.attackers]
-        rngs = streams(ask.context, "attack", "fault", bad)
-        failed = {
-            n: self.attack.fault
-            for n, rng in zip(bad, rngs, strict=True)
-            if self.attack.fails(rng)
-        }
-        reached = (
-            ask.names
-            if self.attack.late
-            else tuple(n for n in ask.names if n not in failed)
-        )
+        failed: dict[str, str] = {}
+        for name, rng in zip(
+            bad, streams(ask.context, "attack", "fault", bad), strict=True
+        ):
+            if self.attack.fails(rng):
+                failed[name] = self.attack.fault
+        reached = ask.names
+        if not self.attack.late:
+            reached = tuple(name for name in ask.names if name not in failed)
         sent = replace(ask.to(reached), filters=in_order((*ask.filters, *self._filter)))
         answer = self._engine.ask(sent) if reached else Answer()
         for why in answer.failed.values():
-            if (
-                f".corrupt {WRONG_SHAPE}" in why
-            ):  # else the run would go on without its attackers
+            # Else the run would go on without its attackers.
+            if f".corrupt {WRONG_SHAPE}" in why:
                 raise InputError(why.partition(": ")[2])
-        blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
+        in_time = [block.without(failed) for block in answer.blocks]
+        blocks = [block for block in in_time if block.names]
         if bad and self.needs_all:
             blocks = self._rewrite(ask, blocks)
         return replace(answer, blocks=tuple(blocks), failed={**answer.failed, **failed})
@@ -211,9 +201,8 @@ class Attacked(Engine):
                     named = zip(block.names, copy_.values[field], strict=True)
                     forms.setdefault((value.shape[1:], value.dtype), []).extend(named)
             for rows in forms.values():
-                rows.sort(
-                    key=lambda row: row[0]
-                )  # a sum must not depend on which worker answered first
+                # A sum must not depend on which worker answered first.
+                rows.sort(key=itemgetter(0))
                 self._rewrite_rows(kind, field, rows, ask.context, sent.dim)
         return copies
 
@@ -226,29 +215,25 @@ class Attacked(Engine):
         dim: int,
     ) -> None:
         """Rewrite, in place, the attackers' rows of one field; `rows` are views of it, sorted by name."""
-        is_number = kind not in VECTORS
-        parts = [(n, row if is_number else row[..., :dim]) for n, row in rows]
-        parts = [
-            (n, part)
-            for n, part in parts
-            if n in self.attackers or bool(torch.isfinite(part).all())
-        ]
-        bad, stolen = (
-            [n for n, _ in parts if n in self.attackers],
-            [part for n, part in parts if n in self.attackers],
-        )
+        parts: list[Tensor] = []  # of attackers, and of others where they are finite
+        is_bad: list[bool] = []
+        bad: list[str] = []
+        stolen: list[Tensor] = []
+        for name, row in rows:
+            part = row[..., :dim] if kind in VECTORS else row
+            if name in self.attackers:
+                bad.append(name)
+                stolen.append(part)
+            elif not bool(torch.isfinite(part).all()):
+                continue
+            parts.append(part)
+            is_bad.append(name in self.attackers)
         if not stolen:
             return
-        attackers = torch.tensor([n in self.attackers for n, _ in parts])
         rngs = streams(context, "attack", field, bad)
-        lies = self.attack.rewrite(
-            kind, torch.stack([part for _, part in parts]), attackers, rngs
-        )
-        lies = check_shape(
-            lies,
-            (len(stolen), *stolen[0].shape),
-            f"{type(self.attack).__name__}.rewrite",
-        )
+        lies = self.attack.rewrite(kind, torch.stack(parts), torch.tensor(is_bad), rngs)
+        shape = (len(stolen), *stolen[0].shape)
+        lies = check_shape(lies, shape, f"{type(self.attack).__name__}.rewrite")
         for part, lie in zip(stolen, lies, strict=True):
             part.copy_(lie)
 

@@ -117,15 +117,19 @@ class Client:
 
 def _texts(values: Any, field: str) -> tuple[str, ...]:
     """Return texts as a tuple. Raises `InputError` for a single text, and for anything but a list of texts."""
-    listed = (
-        isinstance(values, Iterable)
-        and not isinstance(values, str)
-        and getattr(values, "ndim", 1) != 0
-    )
-    texts = tuple(values) if listed else ()
-    if not listed or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"{field} must be a list of texts; got {cut(values)}")
-    return texts
+    is_text = isinstance(values, str)
+    # An array without dimensions says that it is iterable, and raises.
+    if not is_text and isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0:
+        texts = tuple(values)
+        if all(isinstance(text, str) for text in texts):
+            return texts
+    raise InputError(f"{field} must be a list of texts; got {cut(values)}")
+
+
+def _part_or_none(rows: Rows | None, client: int) -> Part | None:
+    if rows is None or not rows.sizes[client]:
+        return None
+    return rows.part(client)
 
 
 def _form_of(part: Part) -> dict[str, str]:
@@ -354,16 +358,12 @@ class Clients(Sequence[Client]):
         if isinstance(key, slice):
             return [self[i] for i in range(*key.indices(len(self)))]
         i = self.number(key) if isinstance(key, str) else range(len(self))[key]
-        validation, test = (
-            r.part(i) if r is not None and r.sizes[i] else None
-            for r in (self.validation, self.test)
-        )
         name = self.names[i]
         return Client(
             name,
             self.train.part(i),
-            validation,
-            test,
+            _part_or_none(self.validation, i),
+            _part_or_none(self.test, i),
             self.test_numbers.get(name),
             self.row_groups.get(name),
         )
@@ -376,17 +376,15 @@ class Clients(Sequence[Client]):
 
     def _repr_html_(self) -> str:
         """A table of the clients and their numbers of rows, the first `SHOWN` of them."""
-        parts = {
-            name: rows for name in PARTS if (rows := getattr(self, name)) is not None
-        }
-        lines = [["client", *(f"{name} rows" for name in parts)]]
-        lines += [
-            [n, *(str(int(rows.sizes[i])) for rows in parts.values())]
-            for i, n in enumerate(self.names[:SHOWN])
-        ]
-        return html_table(
-            repr(self)[1:-1], lines
-        ) + f"<p>and {len(self) - SHOWN} more</p>" * (len(self) > SHOWN)
+        parts = {part: getattr(self, part) for part in PARTS}
+        sizes = {part: rows.sizes for part, rows in parts.items() if rows is not None}
+        lines = [["client", *[f"{part} rows" for part in sizes]]]
+        for i, name in enumerate(self.names[:SHOWN]):
+            lines.append([name, *[str(int(counts[i])) for counts in sizes.values()]])
+        table = html_table(repr(self)[1:-1], lines)
+        if len(self) > SHOWN:
+            table += f"<p>and {len(self) - SHOWN} more</p>"
+        return table
 
     def merge_validation(self, keep: Collection[str] = ()) -> Clients:
         """The same clients with validation rows added to the training rows, except for the clients of `keep`."""
@@ -396,10 +394,10 @@ class Clients(Sequence[Client]):
         train, validation = self.train.absorb(self.validation, ~keeps)
         merged = {}
         for attribute in ("row_groups", "row_folds"):
-            by_client = {
-                name: parts if name in keep else _merge_numbers(parts)
-                for name, parts in getattr(self, attribute).items()
-            }
+            by_client = dict(getattr(self, attribute))
+            for name, parts in by_client.items():
+                if name not in keep:
+                    by_client[name] = _merge_numbers(parts)
             merged[attribute] = MappingProxyType(by_client)
         return self._with(train=train, validation=validation, **merged)
 
@@ -416,13 +414,14 @@ class Clients(Sequence[Client]):
         row_groups, row_folds = dict(self.row_groups), dict(self.row_folds)
         for i, name in enumerate(self.names):
             numbers = self.validation.numbers(i)
-            groups = np.asarray(
-                self.row_groups.get(name, {}).get("validation", np.arange(len(numbers)))
-            )
-            _, order = np.unique(groups, return_inverse=True)
-            is_kept = (
-                order % 2 == 0 if name in halves else np.ones(len(numbers), dtype=bool)
-            )
+            groups = np.arange(len(numbers))
+            if name in self.row_groups:
+                groups = np.asarray(self.row_groups[name].get("validation", groups))
+            is_kept = np.ones(len(numbers), dtype=bool)
+            if name in halves:
+                # Every other group, so that all rows of a patient stay together.
+                _, number_of_group = np.unique(groups, return_inverse=True)
+                is_kept = number_of_group % 2 == 0
             reserved.append(numbers[is_kept])
             remaining.append(numbers[~is_kept])
             if name in row_groups:
@@ -431,13 +430,14 @@ class Clients(Sequence[Client]):
                 folds = row_folds[name]["validation"]
                 row_folds[name] = {**row_folds[name], "validation": folds[~is_kept]}
         inputs, labels = self.validation.inputs, self.validation.labels
+        validation = None
+        if any(map(len, remaining)):
+            validation = Rows.from_indices(inputs, labels, remaining)
         return self._with(
             row_groups=MappingProxyType(row_groups),
             row_folds=MappingProxyType(row_folds),
             contribution=Rows.from_indices(inputs, labels, reserved),
-            validation=Rows.from_indices(inputs, labels, remaining)
-            if any(map(len, remaining))
-            else None,
+            validation=validation,
         )
 
     def subset(self, names: Sequence[str]) -> Clients:
@@ -452,10 +452,9 @@ class Clients(Sequence[Client]):
 
     def pool_training_rows(self) -> Part:
         """All training rows as one part."""
-        everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
-        return Part(self.train.inputs, self.train.labels).select(
-            torch.from_numpy(everything)
-        )
+        numbers = np.concatenate([self.train.numbers(i) for i in range(len(self))])
+        everything = Part(self.train.inputs, self.train.labels)
+        return everything.select(torch.from_numpy(numbers))
 
     def to(self, device: torch.device) -> Clients:
         """The same clients with all rows on `device`; tensors that parts share are moved once."""
@@ -480,19 +479,12 @@ class Clients(Sequence[Client]):
         for kind in PARTS:
             rows: Rows | None = getattr(self, kind)
             if rows is not None:
-                setattr(
-                    clients,
-                    kind,
-                    Rows(
-                        *Part(rows.inputs, rows.labels).map_tensors(new),
-                        rows.offsets,
-                        rows.index,
-                    ),
-                )
-        clients.server = None if self.server is None else self.server.map_tensors(new)
-        clients.unseen = (
-            None if self.unseen is None else self.unseen.map_tensors(change)
-        )
+                part = Part(rows.inputs, rows.labels).map_tensors(new)
+                setattr(clients, kind, Rows(*part, rows.offsets, rows.index))
+        if self.server is not None:
+            clients.server = self.server.map_tensors(new)
+        if self.unseen is not None:
+            clients.unseen = self.unseen.map_tensors(change)
         return clients
 
     def _with(self, **changes: Any) -> Clients:
@@ -565,24 +557,17 @@ class Clients(Sequence[Client]):
                 digest = hashlib.blake2b(digest_size=16)
                 for kind, of_client in evidence:
                     for key, value in of_client(i).items():
-                        digest.update(
-                            f"{kind}/{key}{tuple(value.shape)}{value.dtype}".encode()
-                        )
-                        digest.update(
-                            value.detach()
-                            .cpu()
-                            .contiguous()
-                            .reshape(-1)
-                            .view(torch.uint8)
-                            .numpy()
-                            .data
-                        )
+                        form = f"{kind}/{key}{tuple(value.shape)}{value.dtype}"
+                        digest.update(form.encode())
+                        # As bytes, since numpy has no bfloat16.
+                        flat = value.detach().cpu().contiguous().reshape(-1)
+                        digest.update(flat.view(torch.uint8).numpy().data)
                 fingerprints[name] = digest.hexdigest()
         return fingerprints
 
     def fingerprint(self) -> str:
         """A short hash of rows and names: a checkpoint refuses to go on with other data."""
-        transform = (
-            {} if self.transform is None else {"transform": code_hash(self.transform)}
-        )
-        return joint_fingerprint(self.fingerprints() | transform)
+        fingerprints = self.fingerprints()
+        if self.transform is not None:
+            fingerprints["transform"] = code_hash(self.transform)
+        return joint_fingerprint(fingerprints)

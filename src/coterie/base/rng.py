@@ -91,7 +91,8 @@ class Rng:
         """A stream of its own below this one."""
         key = self.key
         for name in names:
-            key = _mix(key, _name_key(name) if isinstance(name, str) else name & _MASK)
+            part = _name_key(name) if isinstance(name, str) else name & _MASK
+            key = _mix(key, part)
         return Rng(key)
 
     def integers(self, count: int) -> NDArray[np.uint64]:
@@ -283,13 +284,14 @@ class Generators(NamedTuple):
 
 def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ...]:
     """The generators, beside the global ones of a CPU, that a model on this device can draw from: the device's, and those it holds."""
-    attributes = [
-        v
-        for module in model.modules()
-        for v in vars(module).values()
-        if isinstance(v, Generator)
-    ]
-    seeded = {id(v): v for v in attributes if not isinstance(v, random.SystemRandom)}
+    seeded: dict[int, Generator] = {}  # each once
+    for module in model.modules():
+        for value in vars(module).values():
+            # A `SystemRandom` has no seed.
+            if isinstance(value, Generator) and not isinstance(
+                value, random.SystemRandom
+            ):
+                seeded[id(value)] = value
     if device.type != "cuda":
         return tuple(seeded.values())
     number = torch.cuda.current_device() if device.index is None else device.index
@@ -323,11 +325,9 @@ def _state(generator: Generator) -> Any:
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
-    return (
-        generator.getstate()
-        if isinstance(generator, random.Random)
-        else generator.get_state(legacy=False)
-    )
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state(legacy=False)
 
 
 def _set_state(generator: Generator, state: Any) -> None:
@@ -351,8 +351,6 @@ def _seed(generator: Generator, seed: int) -> None:
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return all(_same(value, b[key]) for key, value in a.items())
-    return (
-        bool(np.array_equal(a, b))
-        if isinstance(a, np.ndarray | torch.Tensor)
-        else bool(a == b)
-    )
+    if isinstance(a, np.ndarray | torch.Tensor):
+        return bool(np.array_equal(a, b))
+    return bool(a == b)

@@ -381,7 +381,10 @@ class Rows:
             return None
         inputs = join_inputs([p.inputs for p in present])
         labels = class_numbers(torch.cat([p.labels for p in present]))
-        sizes = [0 if p is None else len(p) for p in parts]
+        sizes = np.zeros(len(parts), dtype=np.int64)
+        for i, part in enumerate(parts):
+            if part is not None:
+                sizes[i] = len(part)
         return cls(inputs, labels, offsets_from_sizes(sizes))
 
     @classmethod

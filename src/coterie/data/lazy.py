@@ -82,11 +82,9 @@ def map_arrays(inputs: Any) -> LazyInputs | None:
 
     Raises `InputError` for arrays of different length.
     """
-    arrays = (
-        {str(k): v for k, v in inputs.items()}
-        if isinstance(inputs, Mapping)
-        else {"inputs": inputs}
-    )
+    arrays: dict[str, Any] = {"inputs": inputs}
+    if isinstance(inputs, Mapping):
+        arrays = {str(key): array for key, array in inputs.items()}
     files = [file for file in map(_file_behind, arrays.values()) if file is not None]
     if not files:
         return None
@@ -118,9 +116,10 @@ def _file_behind(value: Any) -> str | None:
 
 def _opener(array: Any) -> Callable[[], Any]:
     """Return what gives a process an array: a map of a whole file is mapped anew, so that it can be sent to another process."""
-    memory: Any = (
-        array.base if isinstance(array, np.memmap) else None
-    )  # a stub says that it is an array
+    memory: Any = None
+    if isinstance(array, np.memmap):
+        # Typed as an array, but where it maps a whole file it is the map.
+        memory = array.base
     if not isinstance(memory, mmap.mmap):
         return lambda: array
     order = "C" if array.flags.c_contiguous else "F"

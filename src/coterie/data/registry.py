@@ -162,11 +162,9 @@ def clients_of(
             )
         return source
     if callable(source):
-        arguments = {
-            "seed": seed,
-            **options,
-            **({"split": table_of(split)} if split else {}),
-        }
+        arguments: dict[str, Any] = {"seed": seed, **options}
+        if split:
+            arguments["split"] = table_of(split)
         _check_takes(source, arguments, name)
         try:
             source = source(**arguments)
@@ -191,28 +189,22 @@ def _check_takes(
         signature = inspect.signature(function)
     except ValueError:  # nothing is known of how it is called
         return
-    parameters = signature.parameters.values()
-    has_keywords = any(
-        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
-    )
-    parameter_names = [
-        p.name
-        for p in parameters
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
-    refused = [
-        key for key in arguments if not has_keywords and key not in parameter_names
-    ]
-    if refused:
-        settings = (
-            [f"split.{key}" for key in arguments["split"]] if "split" in refused else []
-        )
-        settings += [f"data.{key}" for key in refused if key not in ("seed", "split")]
-        reason = f" for {', '.join(settings)}" if settings else ""
-        line = f"def {getattr(function, '__name__', 'clients')}(*, {', '.join(dict.fromkeys([*parameter_names, *refused]))}):"
-        cure = (
-            ", which gives split to ct.data.from_tensors" if "split" in refused else ""
-        )
-        raise InputError(
-            f"{name} has no parameter {' and no '.join(refused)}{reason}; write {line}{cure}"
-        )
+    names = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return  # it takes all
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            names.append(parameter.name)
+    refused = [key for key in arguments if key not in names]
+    if not refused:
+        return
+    settings = [f"data.{key}" for key in refused if key not in ("seed", "split")]
+    called = getattr(function, "__name__", "clients")
+    cure = f"write def {called}(*, {', '.join([*names, *refused])}):"
+    if "split" in refused:
+        settings = [f"split.{key}" for key in arguments["split"]] + settings
+        cure += ", which gives split to ct.data.from_tensors"
+    sentence = f"{name} has no parameter {' and no '.join(refused)}"
+    if settings:
+        sentence += f" for {', '.join(settings)}"
+    raise InputError(f"{sentence}; {cure}")

@@ -84,11 +84,9 @@ def _tensor(value: Any, who: str) -> Tensor:
 def refuse_masks(value: Any, who: str) -> None:
     """Raise `InputError` for masked values of an array, or of a list of arrays."""
     for part in value if isinstance(value, list | tuple) else (value,):
-        masked = (
-            int(np.ma.getmaskarray(part).sum())
-            if isinstance(part, np.ma.MaskedArray)
-            else 0
-        )
+        if not isinstance(part, np.ma.MaskedArray):
+            continue
+        masked = int(np.ma.getmaskarray(part).sum())
         if masked:
             raise InputError(
                 f"{who} have {masked} masked values, which would be read as what lies beneath; put a number in "
@@ -105,11 +103,9 @@ def plain_array(value: Any, who: str) -> NDArray[Any]:
 def from_array(value: Any, who: str = "inputs") -> Tensor:
     """Return a tensor of an array or lists of numbers; float64 becomes float32, which models are made of."""
     array = plain_array(value, who)
-    if (
-        array.dtype.kind in "fc"
-        and array.dtype.itemsize
-        > np.dtype("complex128" if array.dtype.kind == "c" else "f8").itemsize
-    ):
+    # Bytes of the widest numbers of a kind that torch has.
+    widest = {"f": 8, "c": 16}
+    if array.dtype.itemsize > widest.get(array.dtype.kind, array.dtype.itemsize):
         raise InputError(
             f"{who} are {array.dtype}, which torch does not have; make them double by .astype('float64')"
         )
@@ -120,45 +116,39 @@ def from_array(value: Any, who: str = "inputs") -> Tensor:
     if any(step < 0 for step in array.strides):
         array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The given NumPy array is not writable"
-        )  # no rows are written to
+        # No rows are written to.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.as_tensor(array)
 
 
 def strata(labels: Tensor) -> NDArray[np.int64] | None:
     """Return the classes that a split keeps in proportion: one class per row, else nothing."""
-    return (
-        labels.numpy() if labels.ndim == 1 and not labels.is_floating_point() else None
-    )
+    if labels.ndim != 1 or labels.is_floating_point():
+        return None
+    return labels.numpy()
 
 
 def read_items(dataset: Any, used: NDArray[np.int64]) -> Read:
     """Rows of a torch data set with items (x, y)."""
     tensors = getattr(dataset, "tensors", None)
-    if (
-        isinstance(tensors, tuple) and len(tensors) == 2
-    ):  # TensorDataset: no loop over rows
+    inputs: Inputs
+    # A TensorDataset needs no loop over rows.
+    if isinstance(tensors, tuple) and len(tensors) == 2:
         index = torch.from_numpy(used)
-        return (
-            as_inputs(tensors[0][index], "the data set"),
-            as_labels(tensors[1][index], "the data set"),
-            _names(dataset),
-        )
+        inputs = as_inputs(tensors[0][index], "the data set")
+        labels = as_labels(tensors[1][index], "the data set")
+        return inputs, labels, _names(dataset)
     items = [item_of(dataset, int(i)) for i in used]
     xs = [item[0] for item in items]
-    inputs: Inputs
     if isinstance(xs[0], Mapping):
-        inputs = {
-            str(k): stack([x[k] for x in xs], used, f"inputs {k!r}") for k in xs[0]
-        }
+        inputs = {}
+        for key in xs[0]:
+            values = [x[key] for x in xs]
+            inputs[str(key)] = stack(values, used, f"inputs {key!r}")
     else:
         inputs = stack(xs, used, "inputs")
-    return (
-        inputs,
-        as_labels(stack([item[1] for item in items], used, "labels"), "the data set"),
-        _names(dataset),
-    )
+    targets = stack([item[1] for item in items], used, "labels")
+    return inputs, as_labels(targets, "the data set"), _names(dataset)
 
 
 def by_name(rows: Read) -> dict[str, Tensor]:
@@ -187,20 +177,14 @@ def stack(values: Sequence[Any], used: NDArray[np.int64], subject: str) -> Tenso
     tensors: list[Tensor] = []
     for i, value in zip(used, values, strict=True):
         try:
-            tensors.append(
-                _image(value)
-                if hasattr(value, "getbands")
-                else _value(value, f"row {i}: {subject}")
-            )
+            tensors.append(_value(value, f"row {i}: {subject}"))
         except InputError:
             raise
         except (TypeError, ValueError) as error:
             kind = type(value).__name__
-            cure = (
-                "tokenise it first"
-                if isinstance(value, str)
-                else "give numbers, an image or a tensor"
-            )
+            cure = "give numbers, an image or a tensor"
+            if isinstance(value, str):
+                cure = "tokenise it first"
             raise InputError(
                 f"row {i}: {subject} are {kind}, which cannot become a tensor; {cure}"
             ) from error
@@ -213,6 +197,8 @@ def stack(values: Sequence[Any], used: NDArray[np.int64], subject: str) -> Tenso
 
 
 def _value(value: Any, subject: str) -> Tensor:
+    if hasattr(value, "getbands"):
+        return _image(value)
     if isinstance(value, Tensor):
         return value
     if isinstance(value, str):
@@ -222,19 +208,17 @@ def _value(value: Any, subject: str) -> Tensor:
 
 def _image(value: Any) -> Tensor:
     """A PIL image as uint8: [height, width] if grey, else [3, height, width]."""
-    grey = value.mode in ("1", "L", "I;16", "I", "F")
-    array = np.array(value.convert("L" if grey else "RGB"))
-    return torch.from_numpy(array if grey else array.transpose(2, 0, 1).copy())
+    if value.mode in ("1", "L", "I;16", "I", "F"):
+        return torch.from_numpy(np.array(value.convert("L")))
+    colours_last = np.array(value.convert("RGB"))
+    return torch.from_numpy(colours_last.transpose(2, 0, 1).copy())
 
 
 def is_dataset(value: Any) -> bool:
     """Return True for rows behind numbers, such as a `torch.utils.data.Dataset`, and False for arrays, sequences and frames."""
-    indexable = hasattr(value, "__getitem__") and hasattr(value, "__len__")
-    return (
-        indexable
-        and not isinstance(value, Mapping | Sequence | Tensor)
-        and not hasattr(value, "shape")
-    )
+    if isinstance(value, Mapping | Sequence | Tensor) or hasattr(value, "shape"):
+        return False
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
 
 
 def refuse_others(value: Any, who: str) -> None:

@@ -177,69 +177,60 @@ class Contributions:
             InputError: The models did not move by a weighted sum of updates that the server holds.
         """
         sizes = view.engine.sizes("contribution")
-        targets = [
-            n
-            for n in self.everyone
-            if sizes.get(n, 0) >= FEWEST_VALIDATION_ROWS
-            and (n in afterwards or "*" in afterwards)
-        ]
         steps, names = {}, {}
-        for target in targets:
+        for target in self.everyone:
+            if sizes.get(target, 0) < FEWEST_VALIDATION_ROWS:
+                continue
             key = target if target in afterwards else "*"
-            steps[target], names[target] = self._step(
-                key, before[key], afterwards[key], log, view.dim
-            )
+            if key in afterwards:
+                steps[target], names[target] = self._step(
+                    key, before[key], afterwards[key], log, view.dim
+                )
         if not steps or not self._is_due(view.round):
             return []
-        if self.settings.estimator == "gtg" or (
-            self.settings.estimator is None and view.per_round > MOST_EXACT
-        ):
+        estimator = self.settings.estimator
+        if estimator is None and view.per_round > MOST_EXACT:
+            estimator = "gtg"
+        if estimator == "gtg":
             estimates = [
-                (t, *self._estimate(t, steps[t], view, rng.child(t))) for t in targets
+                (target, *self._estimate(target, step, view, rng.child(target)))
+                for target, step in steps.items()
             ]
         else:
             estimates = self._exactly(steps, view)
-        return [
-            ContributionRow(view.round, target, client, value, error)
-            for target, values, errors in estimates
-            for client, value, error in zip(names[target], values, errors, strict=True)
-        ]
+        rows = []
+        for target, values, errors in estimates:
+            for client, value, error in zip(names[target], values, errors, strict=True):
+                rows.append(ContributionRow(view.round, target, client, value, error))
+        return rows
 
     def _step(
         self, key: str, start: Tensor, end: Tensor, log: Log, dim: int
     ) -> tuple[_Step, tuple[str, ...]]:
         logged = log.get("weights", {})
         by_client = logged.get(key, logged) if isinstance(logged, Mapping) else {}
-        if any(
-            isinstance(weight, Mapping) for weight in by_client.values()
-        ):  # those of targets, of whom this is none
-            by_client = {}
+        if any(isinstance(weight, Mapping) for weight in by_client.values()):
+            by_client = {}  # they are weights by target, and this is none of the targets
+        change = (end - start)[:dim].double()
+        rounding = torch.finfo(start.dtype).eps * float(end[:dim].double().norm()) * 10
+        tolerated = MISFIT * float(change.norm()) + rounding
         for asked_task, payload, replies in reversed(self._seen):
             weights = torch.tensor(
                 [by_client.get(n, 0.0) for n in replies.clients], dtype=torch.float64
             )
             for deltas in _updates(asked_task, payload, replies, start):
-                if deltas.shape[1] != len(
-                    start
-                ):  # some layers are personal, and the server has no whole update
+                if deltas.shape[1] != len(start):
+                    # Some layers are personal, and the server has no whole update.
                     continue
-                sums = move(torch.zeros_like(start), weights, deltas, 1.0, dim)[
-                    :dim
-                ].double()
-                change = (end - start)[:dim].double()
+                moved = move(torch.zeros_like(start), weights, deltas, 1.0, dim)
+                sums = moved[:dim].double()
+                # The learning rate of the server that explains the change best.
                 length = float(sums @ sums)
                 lr = float(change @ sums) / length if length > 0 else 0.0
-                rounding = (
-                    torch.finfo(start.dtype).eps * float(end[:dim].double().norm()) * 10
-                )
-                if (
-                    float((change - lr * sums).norm())
-                    <= MISFIT * float(change.norm()) + rounding
-                ):
+                if float((change - lr * sums).norm()) <= tolerated:
                     renormalised = self.settings.game == "renormalised"
-                    return _Step(
-                        start, weights, deltas, lr, dim, renormalised
-                    ), replies.clients
+                    step = _Step(start, weights, deltas, lr, dim, renormalised)
+                    return step, replies.clients
         raise InputError(
             f"run.contribution needs a method whose round adds a weighted sum of updates that the server holds one by one, such "
             f"as fedavg or meritfed; {self.method} does not"
@@ -264,17 +255,15 @@ class Contributions:
         self, steps: Mapping[str, _Step], masks: Sequence[int], view: Federation
     ) -> dict[str, Tensor]:
         """f(x) - f(x(S)) of the sets S of some masks [q], by target, in blocks of so many bytes."""
-        step = next(iter(steps.values()))
-        at_once = max(
-            1, BLOCK_BYTES // (step.x.numel() * step.x.element_size() * len(steps))
-        )
+        x = next(iter(steps.values())).x
+        bytes_of_set = x.numel() * x.element_size() * len(steps)
+        at_once = max(1, BLOCK_BYTES // bytes_of_set)
         blocks: dict[str, list[Tensor]] = {}
         for low in range(0, len(masks) + 1, at_once):
             sets = (0, *masks)[low : low + at_once]
-            candidates = {
-                target: torch.stack([s.to(mask) for mask in sets])
-                for target, s in steps.items()
-            }
+            candidates = {}
+            for target, step in steps.items():
+                candidates[target] = torch.stack([step.to(mask) for mask in sets])
             for target, block in self._losses(candidates, view).items():
                 blocks.setdefault(target, []).append(block)
         losses = {target: torch.cat(parts) for target, parts in blocks.items()}
@@ -291,11 +280,9 @@ class Contributions:
         count = len(next(iter(steps.values())).weights)
         everyone = 2**count - 1
         leave_one_out = self.settings.estimator == "leave-one-out"
-        masks = (
-            [everyone, *[everyone & ~(1 << j) for j in range(count)]]
-            if leave_one_out
-            else list(range(1, everyone + 1))
-        )
+        masks = list(range(1, everyone + 1))
+        if leave_one_out:
+            masks = [everyone, *[everyone & ~(1 << j) for j in range(count)]]
         for target, worths in self._worths(steps, masks, view).items():
             if leave_one_out:
                 values = shapley.leave_one_out(float(worths[0]), worths[1:])

@@ -117,8 +117,9 @@ class Experiment:
                 raise InputError(
                     f"{where}: unknown table [{key}]; {nearest(key, TABLES)}"
                 )
-        for key in (k for k in TABLES if k not in ("methods", "filters", "callbacks")):
-            if not isinstance(tables.get(key, {}), dict):
+        for key in TABLES:
+            may_be_list = key in ("methods", "filters", "callbacks")
+            if not may_be_list and not isinstance(tables.get(key, {}), dict):
                 raise InputError(f"{where}: [{key}] must be a table")
         _check_texts(tables, where)
         for name in own_objects(tables):
@@ -130,17 +131,16 @@ class Experiment:
         local = with_objects(tables.get("local", {}), objects)
         build(LocalSGD, local, f"{where}, [local]")
         entries = tables.get("methods", [])
-        if not (isinstance(entries, list) and bool(entries)):
+        if not isinstance(entries, list) or not entries:
             raise InputError(
                 f"{where}: there is no [[methods]] entry; name at least one method"
             )
+        split = dict(tables.get("split", {}))
+        if split.get("folds") == 0:
+            del split["folds"]
         experiment = cls(
             data=dict(tables["data"]),
-            split={
-                key: value
-                for key, value in tables.get("split", {}).items()
-                if key != "folds" or value != 0
-            },
+            split=split,
             model=dict(tables.get("model", {"name": MODELS.default})),
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where, objects) for e in entries),
@@ -193,22 +193,20 @@ class Experiment:
                     f"{where}, method {entry.label!r}: {entry.name} gives each client a model of its own already; leave out personalise"
                 )
         check_grid(experiment.tune, experiment.methods, f"{where}, [tune]")
-        for entry in experiment.methods if experiment.tune else ():
-            for setting in experiment.trials_of(entry):
-                experiment.build_method(apply(entry, setting))
+        if experiment.tune:
+            for entry in experiment.methods:
+                for setting in experiment.trials_of(entry):
+                    experiment.build_method(apply(entry, setting))
         return experiment
 
     def tables(self) -> dict[str, Any]:
         """The tables of a TOML file with all defaults spelled out; what TOML cannot say (None) is left out."""
         spec = self.build_model()
+        model_settings = spell(spec) if is_dataclass(spec) else {}
         tables = {
             "data": self.data,
             "split": self.split,
-            "model": {
-                "name": MODELS.default,
-                **(spell(spec) if is_dataclass(spec) else {}),
-                **self.model,
-            },
+            "model": {"name": MODELS.default, **model_settings, **self.model},
             "local": spell(self._build_local(self.local, "[local]"), self._kept_name),
             "run": {
                 **spell(self.run),
@@ -227,10 +225,10 @@ class Experiment:
 
     def _name_of(self, value: Any) -> str | None:
         """The name of an object that only the Python program has."""
-        return next(
-            (name for name, candidate in self.objects.items() if candidate is value),
-            None,
-        )
+        for name, candidate in self.objects.items():
+            if candidate is value:
+                return name
+        return None
 
     def _kept_name(self, value: Any) -> str:
         """The same for an object that must be there."""
@@ -238,7 +236,9 @@ class Experiment:
 
     def _table_of(self, registry: Registry, value: Any) -> dict[str, Any]:
         name = self._name_of(value)
-        return registry.spell(value) if name is None else {"name": name}
+        if name is not None:
+            return {"name": name}
+        return registry.spell(value)
 
     def _method_table(self, entry: MethodEntry) -> dict[str, Any]:
         method = None if entry.name in self.objects else self.build_method(entry)
@@ -252,21 +252,13 @@ class Experiment:
                 **unset_local(self.local, spelled["local"]),
                 **spelled["local"],
             }
-        tuning = (
-            {}
-            if entry.personalise is None
-            else {"personalise": spell(entry.personalise)}
-        )
-        other_fields = {
-            key: value for key, value in entry.fields.items() if key not in spelled
-        }
-        return {
-            "name": entry.name,
-            "label": entry.label,
-            **spelled,
-            **other_fields,
-            **tuning,
-        }
+        table = {"name": entry.name, "label": entry.label, **spelled}
+        for key, value in entry.fields.items():
+            if key not in spelled:
+                table[key] = value
+        if entry.personalise is not None:
+            table["personalise"] = spell(entry.personalise)
+        return table
 
     def _attack_table(self) -> dict[str, Any]:
         return {} if self.attack is None else self._table_of(ATTACKS, self.attack)
@@ -328,17 +320,18 @@ class Experiment:
         sentences = []
         if self.attack is not None:
             table = self._attack_table()
-            name, who = table.pop("name"), self.attack.on
+            attack = table.pop("name")
             table.pop("on", None)
-            share = (
-                f"a share of {who:g} of the clients, drawn from the seed"
-                if isinstance(who, int | float)
-                else ""
-            )
-            fields = ", ".join(f"{k} = {v}" for k, v in table.items())
-            sentences.append(
-                f"under attack: {name}{f' ({fields})' if fields else ''} by {share or ', '.join(who)}; evaluation is honest"
-            )
+            if table:
+                fields = ", ".join(f"{key} = {value}" for key, value in table.items())
+                attack += f" ({fields})"
+            if isinstance(self.attack.on, int | float):
+                who = (
+                    f"a share of {self.attack.on:g} of the clients, drawn from the seed"
+                )
+            else:
+                who = ", ".join(self.attack.on)
+            sentences.append(f"under attack: {attack} by {who}; evaluation is honest")
         if self.filters:
             names = ", ".join(
                 self._table_of(FILTERS, item)["name"] for item in self.filters
@@ -372,9 +365,9 @@ class Experiment:
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""
         model = _object_of(self.model, self.objects)
-        return (
-            model_of(self.model, f"{self.where}, [model]") if model is None else model
-        )
+        if model is None:
+            return model_of(self.model, f"{self.where}, [model]")
+        return model
 
     @property
     def folds(self) -> int:
@@ -395,23 +388,21 @@ class Experiment:
 
         table = dict(self.data)
         name = table.pop("name") if "name" in table else table.pop("folder")
-        ready = isinstance(self.objects.get(name), Clients)
-        split = {
-            key: value
-            for key, value in self.split.items()
-            if not (ready and key == "folds")
-        }
+        split = dict(self.split)
+        if isinstance(self.objects.get(name), Clients):
+            split.pop(
+                "folds", None
+            )  # they are split already; `of_fold` deals their folds
         settings = {
             "seed": self.run.seeds[0] if self.folds else seed,
             "split": split or None,
             **table,
         }
         try:
-            clients = (
-                clients_of(self.objects[name], name, **settings)
-                if name in self.objects
-                else load(name, **settings)
-            )
+            if name in self.objects:
+                clients = clients_of(self.objects[name], name, **settings)
+            else:
+                clients = load(name, **settings)
             if self.folds:
                 refuse_split(clients)
             if self.privacy is not None and not clients.rows_elsewhere:
@@ -419,9 +410,8 @@ class Experiment:
                 check_delta(self.privacy.delta, largest, "[privacy] delta")
             return settle_task(clients, self.run.row_loss(clients))
         except InputError as error:
-            raise InputError(
-                f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)
-            ) from error
+            place = f"{self.where}: " if self.where.endswith(".toml") else ""
+            raise InputError(f"{place}{error}") from error
 
     def of_fold(self, clients: Clients, seed: int, fold: str) -> Clients:
         """Return the clients that `load_data` gave as one fold of this seed finds them; as they are without folds, or with their rows
@@ -429,13 +419,10 @@ class Experiment:
         """
         from coterie.data.parts import with_fold
 
-        if clients.rows_elsewhere:
+        if clients.rows_elsewhere or not fold:
             return clients
-        return (
-            with_fold(clients, self.folds, None if fold == ALL else int(fold), seed)
-            if fold
-            else clients
-        )
+        number = None if fold == ALL else int(fold)
+        return with_fold(clients, self.folds, number, seed)
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
@@ -449,22 +436,19 @@ class Experiment:
         named.append(self._attack_table().get("name", ""))
         named += [self._table_of(FILTERS, value)["name"] for value in self.filters]
         named += [self._table_of(CALLBACKS, value)["name"] for value in self.callbacks]
-        init = (
-            [Path(start)]
-            if (start := self.model.get("init")) and start not in self.objects
-            else []
-        )
-        return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
+        files = [Path(name.rpartition(":")[0]) for name in named if ".py:" in name]
+        start = self.model.get("init")
+        if start and start not in self.objects:
+            files.append(Path(start))
+        return files
 
     @property
     def title(self) -> str:
         """Name of the data set or folder, as a file name."""
         name = str(self.data.get("name") or self.data.get("folder"))
-        return (
-            Path(name.rpartition(":")[0]).stem
-            if ".py:" in name
-            else Path(name).resolve().name or "run"
-        )
+        if ".py:" in name:
+            return Path(name.rpartition(":")[0]).stem
+        return Path(name).resolve().name or "run"
 
     def deciding(self) -> list[dict[str, Any]]:
         """The tables of the callbacks on which results depend."""
@@ -503,14 +487,12 @@ def find_method(name: str) -> Callable[..., Any]:
         loaded = load_object(name)
         with prefix_errors(name):
             check_hooks(loaded, Method)
-        method: Callable[..., Any] = (
-            loaded if isinstance(loaded, type) else lambda: loaded
-        )
-        return method
-    registered: Callable[..., Any] = METHODS.find(
+        # An object that is a method already has no settings.
+        return loaded if isinstance(loaded, type) else lambda: loaded
+    method: Callable[..., Any] = METHODS.find(
         name if name in METHODS else name.casefold()
     )
-    return registered
+    return method
 
 
 def _trains(entry: MethodEntry) -> bool:
@@ -539,7 +521,9 @@ def with_objects(value: Any, objects: Mapping[str, Any]) -> Any:
 
 def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:
     """Return the object of the Python program that a table names, or None."""
-    return objects.get(str(table.get("name"))) if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping):
+        return None
+    return objects.get(str(table.get("name")))
 
 
 def _privacy(table: Any, where: str) -> Privacy | None:
@@ -547,12 +531,10 @@ def _privacy(table: Any, where: str) -> Privacy | None:
 
 
 def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:
-    engines = {
-        key
-        for name in ENGINES
-        for option in options_of(ENGINES[name])
-        for key in option.keys
-    }
+    engines: set[str] = set()
+    for name in ENGINES:
+        for option in options_of(ENGINES[name]):
+            engines.update(option.keys)
     for key in table:
         if key in engines:
             raise InputError(
@@ -562,11 +544,10 @@ def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> Ru
         raise InputError(
             f'{where}: the engine is a table of its own: [engine] name = "ray"'
         )
-    loss = table.get("loss")
-    loss_object = (
-        {"loss": objects[loss]} if isinstance(loss, str) and loss in objects else {}
-    )
-    return build(RunTable, {**table, **loss_object}, where, named="run")
+    fields = dict(table)
+    if isinstance(fields.get("loss"), str):
+        fields["loss"] = objects.get(fields["loss"], fields["loss"])
+    return build(RunTable, fields, where, named="run")
 
 
 def _value(
@@ -579,11 +560,9 @@ def _value(
 ) -> Any:
     """Return the value of a table: an object of the Python program, or a value whose class the registry finds."""
     python_object = _object_of(table, objects)
-    return (
-        registry.build(table, where, named=named)
-        if python_object is None
-        else registry.check_value(python_object, where)
-    )
+    if python_object is None:
+        return registry.build(table, where, named=named)
+    return registry.check_value(python_object, where)
 
 
 def _attack(
@@ -658,25 +637,15 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
     place = f"{where}, method {label!r}, personalise"
     if name not in objects:
         find_method(name)
-    return MethodEntry(
-        name,
-        label,
-        fields,
-        local,
-        None if tuning is None else build(Tuning, tuning, place),
-    )
+    if tuning is not None:
+        tuning = build(Tuning, tuning, place)
+    return MethodEntry(name, label, fields, local, tuning)
 
 
 def _is_label(value: Any) -> bool:
     """Return True if a text can be a label: in tables and file names, and before the dot of `--set LABEL.FIELD=...`."""
-    shown = (
-        isinstance(value, str)
-        and len(value) <= 60
-        and value.isprintable()
-        and any(map(str.isalnum, value))
-    )
-    return (
-        shown
-        and not set(value) & set("/\\,")
-        and (value not in TABLES or value == "local")
-    )
+    if not isinstance(value, str) or len(value) > 60 or not value.isprintable():
+        return False
+    if set(value) & set("/\\,") or not any(map(str.isalnum, value)):
+        return False
+    return value not in TABLES or value == "local"

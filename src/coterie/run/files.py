@@ -262,7 +262,10 @@ def safe_name(name: str) -> str:
     >>> safe_name("St. Mary's, ward 1/2")
     'St. Mary%27s%2C ward 1%2F2'
     """
-    return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
+    safe = ""
+    for c in name:
+        safe += c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}"
+    return safe
 
 
 def refuse_names_alike(names: Iterable[str], what: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -119,10 +118,10 @@ class History(Sequence[Row]):
         self.parts: list[Part] = [*parts]
 
     def __len__(self) -> int:
-        return sum(
-            1 if isinstance(part, Row) else int(part.defined.sum())
-            for part in self.parts
-        )
+        count = 0
+        for part in self.parts:
+            count += 1 if isinstance(part, Row) else int(part.defined.sum())
+        return count
 
     def __iter__(self) -> Iterator[Row]:
         for part in self.parts:
@@ -162,18 +161,21 @@ class History(Sequence[Row]):
 
     def columns(self, first: int = 0) -> list[Any]:
         """The parts from the one with number `first` on, as JSON takes them."""
-        return [
-            part if isinstance(part, Row) else part.columns()
-            for part in islice(self.parts, first, None)
-        ]
+        columns: list[Any] = []
+        for part in self.parts[first:]:
+            columns.append(part if isinstance(part, Row) else part.columns())
+        return columns
 
     @classmethod
     def of_columns(cls, parts: Iterable[Any]) -> History:
         """Read what `columns` returned."""
-        return cls(
-            ClientMetrics.of_columns(part) if isinstance(part, Mapping) else Row(*part)
-            for part in parts
-        )
+        history = cls()
+        for part in parts:
+            if isinstance(part, Mapping):
+                history.parts.append(ClientMetrics.of_columns(part))
+            else:
+                history.parts.append(Row(*part))
+        return history
 
     def select(
         self, metric: str, client: str = "*", split: str | None = None

@@ -34,9 +34,10 @@ def method_table(
     plain, plus, part = name.rpartition("+")
     if not plus or ".py:" in part:
         return {"name": name}
-    entry = presets.get(plain, {"name": plain})
-    label = {"label": f"{entry['label']}+{part}"} if "label" in entry else {}
-    return {**entry, **label, "personalise": {"part": part}}
+    entry = {**presets.get(plain, {"name": plain}), "personalise": {"part": part}}
+    if "label" in entry:
+        entry["label"] = f"{entry['label']}+{part}"
+    return entry
 
 
 def label_of(table: Mapping[str, Any]) -> str:
@@ -46,11 +47,11 @@ def label_of(table: Mapping[str, Any]) -> str:
     ('mine', 'fedavg+bias')
     """
     name, tuning = str(table["name"]), table.get("personalise")
-    short = name.rpartition(":")[2].lower() if ".py:" in name else name
-    part = (
-        f"+{tuning.get('part', Tuning().part)}" if isinstance(tuning, Mapping) else ""
-    )
-    return str(table.get("label", short + part))
+    if ".py:" in name:
+        name = name.rpartition(":")[2].lower()
+    if isinstance(tuning, Mapping):
+        name += f"+{tuning.get('part', Tuning().part)}"
+    return str(table.get("label", name))
 
 
 def override_local(
@@ -144,28 +145,22 @@ def settings_of(
     `names`: those of all methods (`names_of`). `local`: whether the method has local training, without which it has no part in the
     grid for all.
     """
-    parted = [(*_split_key(key, names), values) for key, values in grid.items()]
+    grid_of_entry: dict[str, Any] = {}
+    if local:
+        for key, values in (grid or LOCAL_GRID).items():
+            if key.startswith("local."):
+                grid_of_entry[key] = values
+    if not grid:
+        grid_of_entry |= METHOD_GRIDS.get(entry.name, {})
     # What is said of the label counts more than what is said of all methods of that name.
-    of_entry = {
-        field: values
-        for name in (entry.name, entry.label)
-        for label, field, values in parted
-        if label == name
-    }
-    if entry.name == "local":
-        # `local.lr` is the [local] table's key for all methods and this method's own as well.
-        of_entry = {
-            f"local.{k}" if not k.startswith("local.") else k: v
-            for k, v in of_entry.items()
-        }
-    shared = {
-        k: v
-        for k, v in (grid or LOCAL_GRID).items()
-        if local and k.startswith("local.")
-    }
-    grid_of_entry = {
-        **shared,
-        **(of_entry if grid else METHOD_GRIDS.get(entry.name, {})),
-    }
+    for name in (entry.name, entry.label):
+        for key, values in grid.items():
+            label, field = _split_key(key, names)
+            if label != name:
+                continue
+            # `local.lr` is the [local] table's key for all methods and the method local's own as well.
+            if entry.name == "local" and not field.startswith("local."):
+                field = f"local.{field}"
+            grid_of_entry[field] = values
     for values in itertools.product(*grid_of_entry.values()):
         yield dict(zip(grid_of_entry, values, strict=True))

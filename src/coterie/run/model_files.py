@@ -29,7 +29,10 @@ def save_models(
     folder: Path, label: str, run: Run, clients: Clients, fold: str = ""
 ) -> list[Path]:
     """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
-    metadata = {**about_models(label, run, clients), **({"fold": fold} if fold else {})}
+    metadata = about_models(label, run, clients)
+    if fold:
+        metadata["fold"] = fold
+    stem = f"{label}-{seed_suffix(run.seed, fold)}"
     frozen = _frozen_tensors(run)
     files: list[Path] = []
     if run.prior:
@@ -40,44 +43,34 @@ def save_models(
         write_tensors(files[-1], frozen, metadata)
         metadata["frozen"] = True
     if len(run.models) > APART:
-        files.append(
-            folder
-            / f"{safe_name(f'{label}-{seed_suffix(run.seed, fold)}')}.safetensors"
-        )
-        states = {client: run.state_dict(client) for client in run.models}
-        entries = [name for name in next(iter(states.values())) if name not in frozen]
-        tensors = {
-            f"{client}/{name}": state[name]
-            for client, state in states.items()
-            for name in entries
-        }
+        files.append(_tensors_path(folder, stem))
+        tensors: dict[str, Tensor] = {}
+        entries: list[str] = []
+        for client in run.models:
+            state = run.state_dict(client)
+            entries = [name for name in state if name not in frozen]
+            tensors |= {f"{client}/{name}": state[name] for name in entries}
         write_tensors(files[-1], tensors, {**metadata, "together": entries})
         return files
     for client in run.models:
-        name = f"{label}-{seed_suffix(run.seed, fold)}" + (
-            "" if client == "*" else f"-{client}"
-        )
-        files.append(folder / f"{safe_name(name)}.safetensors")
+        name = stem if client == "*" else f"{stem}-{client}"
+        files.append(_tensors_path(folder, name))
         save_model(files[-1], run, client, metadata, left_out=frozen)
     return files
 
 
+def _tensors_path(folder: Path, name: str) -> Path:
+    return folder / f"{safe_name(name)}.safetensors"
+
+
 def frozen_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Path:
     """Return the path, below `models/`, of the tensors that all models of a method and seed share."""
-    return (
-        folder
-        / "frozen"
-        / f"{safe_name(f'{label}-{seed_suffix(seed, fold)}')}.safetensors"
-    )
+    return _tensors_path(folder / "frozen", f"{label}-{seed_suffix(seed, fold)}")
 
 
 def prior_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Path:
     """Return the path, below `models/`, of what the clients share beside their models."""
-    return (
-        folder
-        / "prior"
-        / f"{safe_name(f'{label}-{seed_suffix(seed, fold)}')}.safetensors"
-    )
+    return _tensors_path(folder / "prior", f"{label}-{seed_suffix(seed, fold)}")
 
 
 def save_prior(path: Path, run: Run, metadata: Mapping[str, Any]) -> None:
@@ -89,9 +82,8 @@ def save_prior(path: Path, run: Run, metadata: Mapping[str, Any]) -> None:
 
 def _frozen_tensors(run: Run) -> Mapping[str, Tensor]:
     """The tensors that several models of a run share because they are frozen."""
-    if len(run.models) == 1 or all(
-        parameter.requires_grad for parameter in run.module.parameters()
-    ):
+    trained = [parameter.requires_grad for parameter in run.module.parameters()]
+    if len(run.models) == 1 or all(trained):
         return {}
     return still(run.module, Layout.of(run.module))
 
@@ -99,23 +91,24 @@ def _frozen_tensors(run: Run) -> Mapping[str, Tensor]:
 def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
     """Return the metadata of a model's file."""
     inputs = sample(clients.train.inputs)
-    return {
+    shape: Any
+    if isinstance(inputs, dict):
+        shape = {name: tensor.shape[1:] for name, tensor in inputs.items()}
+    else:
+        shape = inputs.shape[1:]
+    metadata = {
         "method": label,
         "seed": run.seed,
         "rounds": run.rounds,
         "data": clients.name,
         # Of this seed: another one may lack a category or a class.
-        "shape": {k: v.shape[1:] for k, v in inputs.items()}
-        if isinstance(inputs, dict)
-        else inputs.shape[1:],
+        "shape": shape,
         "outputs": outputs_of(clients),
         "classes": clients.classes,
-        **(
-            {}
-            if run.meaning is None
-            else {"kind": run.meaning.kind, "last": run.meaning.last}
-        ),
     }
+    if run.meaning is not None:
+        metadata |= {"kind": run.meaning.kind, "last": run.meaning.last}
+    return metadata
 
 
 def save_model(
@@ -126,15 +119,9 @@ def save_model(
     left_out: Collection[str] = (),
 ) -> None:
     """Write the model of `client` ("*": the one for all clients) with `metadata`, but for some tensors."""
-    write_tensors(
-        path,
-        {
-            name: value
-            for name, value in run.state_dict(client).items()
-            if name not in left_out
-        },
-        metadata,
-    )
+    state = run.state_dict(client)
+    kept = {name: value for name, value in state.items() if name not in left_out}
+    write_tensors(path, kept, metadata)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:

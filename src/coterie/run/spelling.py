@@ -73,50 +73,50 @@ def experiment_of(
         InputError: As for the tables of a TOML file.
     """
     spelling = _Spelling()
-    start = settings.init
-    grid = settings.tune if isinstance(settings.tune, Mapping) else {}
     data = spelling.data(clients)
     split = data.pop("split", {})
+    if dataclasses.is_dataclass(split):
+        split = spell(split)
+    model_table = {**spelling.table(MODELS, model)}
+    if settings.init is not None and _is_path(settings.init):
+        model_table["init"] = os.fspath(settings.init)
+    elif settings.init is not None:
+        model_table["init"] = spelling.keep(settings.init, "state-dict")
+    if settings.freeze:
+        model_table["freeze"] = list(settings.freeze)
+    callbacks, functions = [], []
+    for item in settings.callbacks:
+        if isinstance(item, Callback):
+            callbacks.append(spelling.table(CALLBACKS, item))
+        else:
+            functions.append(item)
     tables = {
         "data": data,
-        "split": spell(split) if dataclasses.is_dataclass(split) else split,
-        "tune": {
-            key: list(v) if isinstance(v, list | tuple | range) else v
-            for key, v in grid.items()
-        },
-        "model": {
-            **spelling.table(MODELS, model),
-            **(
-                {}
-                if start is None
-                else {
-                    "init": os.fspath(start)
-                    if _is_path(start)
-                    else spelling.keep(start, "state-dict")
-                }
-            ),
-            **({"freeze": list(settings.freeze)} if settings.freeze else {}),
-        },
+        "split": split,
+        "tune": _as_lists(settings.tune) if isinstance(settings.tune, Mapping) else {},
+        "model": model_table,
         "local": spell(settings.local or LocalSGD(), spelling.keep),
         "methods": spelling.methods(methods, settings.local),
         "engine": spelling.table(ENGINES, engine),
         "attack": {} if attack is None else spelling.table(ATTACKS, attack),
         "filters": [spelling.table(FILTERS, item) for item in filters],
-        "callbacks": [
-            spelling.table(CALLBACKS, item)
-            for item in settings.callbacks
-            if isinstance(item, Callback)
-        ],
+        "callbacks": callbacks,
         "run": spelling.run(settings, run),
     }
     experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
-    functions = tuple(
-        item for item in settings.callbacks if not isinstance(item, Callback)
-    )
     table = dataclasses.replace(
-        experiment.run, callbacks=functions, strict_wire=settings.strict_wire
+        experiment.run, callbacks=tuple(functions), strict_wire=settings.strict_wire
     )
     return dataclasses.replace(experiment, run=table)
+
+
+def _as_lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with lists in place of tuples and ranges, which TOML does not have."""
+    table = dict(values)
+    for key, value in table.items():
+        if isinstance(value, list | tuple | range):
+            table[key] = list(value)
+    return table
 
 
 def data_table(source: str | os.PathLike[str]) -> dict[str, str]:
@@ -155,8 +155,10 @@ class _Spelling:
 
     def table(self, registry: Registry, value: Any) -> dict[str, Any]:
         """The table of a value of a registry, if reading it again gives the same value; else one that names an object."""
-        if isinstance(value, str | Mapping):
-            return {"name": value} if isinstance(value, str) else dict(value)
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping):
+            return dict(value)
         try:
             spelled = registry.spell(value)
             if identity(registry.build(spelled, WHERE)) == identity(value):
@@ -169,20 +171,17 @@ class _Spelling:
         """Return the [data] table of what `data_table` or `fit` takes; a dict with texts or numbers in it is a table already."""
         if _is_path(clients):
             return data_table(clients)
-        if isinstance(clients, Mapping) and (
-            not clients or any(map(_is_plain, clients.values()))
-        ):
-            return dict(clients)
+        if isinstance(clients, Mapping):
+            is_table = any(map(_is_plain, clients.values()))
+            if is_table or not clients:
+                return dict(clients)
         ready = clients_or_maker(clients)
-        if isinstance(ready, Clients) or ready is clients:
-            return {
-                "name": self.keep(
-                    ready, ready.name if isinstance(ready, Clients) else ""
-                )
-            }
-        name = object_name(
-            ready(seed=0), "clients"
-        )  # of the rows, since each seed splits them anew
+        if isinstance(ready, Clients):
+            return {"name": self.keep(ready, ready.name)}
+        if ready is clients:
+            return {"name": self.keep(ready)}
+        # Named by the rows of one seed, since each seed splits them anew.
+        name = object_name(ready(seed=0), "clients")
         self.objects[name] = ready
         return {"name": name}
 
@@ -193,7 +192,7 @@ class _Spelling:
                 {**self._method(method, local), "label": label}
                 for label, method in entries.items()
             ]
-        if not (isinstance(entries, Sequence) and not isinstance(entries, str)):
+        if isinstance(entries, str) or not isinstance(entries, Sequence):
             raise InputError(f"methods must be a list; got {cut(entries)}")
         return [self._method(method, local) for method in entries]
 
@@ -201,14 +200,12 @@ class _Spelling:
         if isinstance(method, str):
             return method_table(method)
         check_object(method, Method)
-        fields = (
-            {f.name for f in dataclasses.fields(method)}
-            if dataclasses.is_dataclass(method)
-            else set()
-        )
+        name = METHODS.name_of(type(method))
+        fields: set[str] = set()
+        if dataclasses.is_dataclass(method):
+            fields = {field.name for field in dataclasses.fields(method)}
         if local is not None and "local" in fields:
             method = dataclasses.replace(method, local=local)
-        name = METHODS.name_of(type(method))
         if name is not None and dataclasses.is_dataclass(method):
             spelled = spell(method, self.keep)
             again = build(type(method), with_objects(spelled, self.objects), WHERE)
@@ -223,13 +220,7 @@ class _Spelling:
         table = spell(settings)
         if callable(settings.loss):
             table["loss"] = self.keep(settings.loss)
-        return {
-            **table,
-            **{
-                key: list(v) if isinstance(v, Sequence) else v
-                for key, v in further.items()
-            },
-        }
+        return {**table, **_as_lists(further)}
 
 
 def _is_plain(value: Any) -> bool:

@@ -35,12 +35,17 @@ def trained_methods(name: str) -> list[dict[str, Any]]:
     """The [[methods]] entries of that preset for a model that is trained and not solved for."""
     entries = {label_of(entry): entry for entry in preset_methods(name)}
     labels = _preset(name).get("trained")
-    return preset(name)["methods"] if labels is None else [entries[x] for x in labels]
+    if labels is None:
+        methods: list[dict[str, Any]] = preset(name)["methods"]
+        return methods
+    return [entries[label] for label in labels]
 
 
 def _preset(name: str) -> dict[str, Any]:
     path = PRESETS / f"{name}.toml"
-    return read_toml(path if path.is_file() else PRESETS / "folder.toml")
+    if not path.is_file():
+        path = PRESETS / "folder.toml"
+    return read_toml(path)
 
 
 def read_experiment(

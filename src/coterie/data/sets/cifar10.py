@@ -120,11 +120,9 @@ def load_images(
     if not COUNT.test(server):
         raise InputError(f"server = {server!r} must be a whole number of at least 0")
     split_seed = rule.seed_for(seed)
-    chosen = (
-        np.arange(len(labels))
-        if rows is None
-        else subset(labels, rows, seed=split_seed)
-    )
+    chosen = np.arange(len(labels))
+    if rows is not None:
+        chosen = subset(labels, rows, seed=split_seed)
     server_part = standard = None
     if server or rule.test != "own":
         test_labels, read_test = _source(images, where, "test")
@@ -132,15 +130,11 @@ def load_images(
             raise InputError(
                 f"server = {server} must lie between 0 and {len(test_labels)}"
             )
-        at_server = (
-            subset(test_labels, server, seed=split_seed)
-            if server
-            else np.zeros(0, dtype=np.int64)
-        )
+        at_server = np.zeros(0, dtype=np.int64)
         if server:
-            server_part = Part(
-                read_test(at_server), torch.from_numpy(test_labels[at_server])
-            )
+            at_server = subset(test_labels, server, seed=split_seed)
+            server_labels = torch.from_numpy(test_labels[at_server])
+            server_part = Part(read_test(at_server), server_labels)
         remaining = np.setdiff1d(np.arange(len(test_labels)), at_server)
         standard = (lambda index: read_test(remaining[index]), test_labels[remaining])
     return split_over(
@@ -158,15 +152,12 @@ def load_images(
 def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
     """The folder with the files; None for the hub."""
     root = os.environ.get("COTERIE_DATA") if folder is None else str(folder)
-    subfolders = (
-        "",
-        images.name,
-        images.subfolder,
-        f"{images.name}/{images.subfolder}",
-    )
-    for place in [Path(root) / sub for sub in subfolders] if root else []:
-        if _files(place, "train"):
-            return place
+    if root:
+        both = f"{images.name}/{images.subfolder}"
+        for subfolder in ("", images.name, images.subfolder, both):
+            place = Path(root, subfolder)
+            if _files(place, "train"):
+                return place
     if folder is None and hub.has_datasets():
         return None
     searched = f"the folder {folder}" if folder is not None else _variable()

@@ -68,24 +68,19 @@ def sent140(
         raise InputError(
             f"{path} cannot be read ({type(error).__name__}); copy it again"
         ) from error
-    users = {
-        user: of_user for user, of_user in tweets.items() if len(of_user) >= minimum
-    }
-    if not users:
+    clients = {}
+    for user, of_user in tweets.items():
+        if len(of_user) >= minimum:
+            words = hash_words([text for text, _ in of_user], features)
+            clients[user] = words, torch.tensor([label for _, label in of_user])
+    if not clients:
         raise InputError(f"no user of {path} has {minimum} tweets; lower minimum")
-    clients = {
-        user: (
-            hash_words([text for text, _ in of_user], features),
-            torch.tensor([label for _, label in of_user]),
+    small_users = len(tweets) - len(clients)
+    notes = []
+    if small_users:
+        notes.append(
+            f"{small_users} users with fewer than {minimum} tweets are left out"
         )
-        for user, of_user in users.items()
-    }
-    small_users = len(tweets) - len(users)
-    notes = (
-        [f"{small_users} users with fewer than {minimum} tweets are left out"]
-        if small_users
-        else []
-    )
     return from_tensors(
         clients,
         seed=seed,
