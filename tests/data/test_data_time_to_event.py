@@ -199,3 +199,26 @@ def test_folds_keep_a_rare_event_in_every_training_set():
     for fold in range(5):
         view = with_fold(clients, 5, fold, 0)
         assert all((client.train.labels[:, 2] > 0).any() for client in view)
+
+
+def test_a_network_of_ones_own_is_wrapped_and_one_that_is_not_says_how():
+    clients = ct.data.from_frames(wards(), tables=OPTIONS)
+    body = torch.nn.Sequential(
+        torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1)
+    )
+    intervals = clients.form.outputs
+    with pytest.raises(ct.InputError, match=rf"ct.Hazards\(model, {intervals}\)"):
+        ct.fit("fedavg", clients, body, rounds=1)
+    model = ct.Hazards(body, intervals)
+    here = ct.fit("fedavg", clients, model, rounds=2)
+    elsewhere = ct.fit(
+        "fedavg", clients, model, rounds=2, engine=ct.InProcess(workers=2)
+    )
+    assert torch.equal(here.models["*"], elsewhere.models["*"])
+
+
+@pytest.mark.parametrize("method", ["uniform-is", "pj-is"])
+def test_a_sampler_of_classes_says_that_it_needs_them(method):
+    clients = ct.data.from_frames(wards(), tables=OPTIONS)
+    with pytest.raises(ct.InputError, match="one class each"):
+        ct.fit(method, clients, rounds=1)
