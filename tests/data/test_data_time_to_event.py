@@ -14,6 +14,7 @@ from coterie.data.tables.read import read_frame, reading_of
 from coterie.sites.tables import table_options
 
 OPTIONS = ct.data.Tables(time="months", event="died")
+COUNTS = ct.data.Tables(label="died", exposure="months")
 
 
 def ward(seed, n=60, **columns):
@@ -222,3 +223,23 @@ def test_a_sampler_of_classes_says_that_it_needs_them(method):
     clients = ct.data.from_frames(wards(), tables=OPTIONS)
     with pytest.raises(ct.InputError, match="one class each"):
         ct.fit(method, clients, rounds=1)
+
+
+@pytest.mark.parametrize("options", [OPTIONS, COUNTS])
+def test_one_table_that_a_column_splits_is_the_folder_of_its_parts(tmp_path, options):
+    frames = wards()
+    (tmp_path / "folder").mkdir()
+    for name, frame in frames.items():
+        frame.to_csv(tmp_path / "folder" / f"{name}.csv", index=False)
+    whole = pd.concat([f.assign(ward=name) for name, f in frames.items()])
+    whole.to_csv(tmp_path / "all.csv", index=False)
+    by_file = ct.data.from_folder(tmp_path / "folder", tables=options)
+    by_column = ct.data.from_folder(
+        tmp_path / "all.csv", tables=options, split={"kind": "column", "column": "ward"}
+    )
+    assert by_column.names == by_file.names
+    assert by_column.form == by_file.form
+    for one, other in zip(by_column, by_file, strict=True):
+        for (part, rows), (_, others) in zip(one.parts(), other.parts(), strict=True):
+            assert torch.equal(rows.labels, others.labels), part
+            assert torch.equal(rows.inputs, others.inputs), part

@@ -183,6 +183,8 @@ def _context(results: Results) -> dict[str, Any]:
         "positive": results.positive,
         "classification": results.classification,
         "of_events": results.of_events,
+        "of_counts": results.of_counts,
+        "judged": results.gain_name,
         "auc": "auc" in results.metrics,
         "costs": _costs(results),
         "traffic": _traffic(results),

@@ -113,11 +113,11 @@ def outside_words(results: Results, method: str) -> str:
     found = outside(results, method)
     if found is None:
         return ""
-    unit = (
-        "in log-loss"
-        if results.classification or results.of_events
-        else "of the variance of the label"
-    )
+    unit = "of the variance of the label"
+    if results.classification or results.of_events:
+        unit = "in log-loss"
+    elif results.of_counts:
+        unit = "in loss"
     mean, low, high = (with_sign(v) for v in (found.mean, found.low, found.high))
     return (
         f"A hospital outside is served the mean of the models: over giving every row the same prediction it gains {mean} {unit} "

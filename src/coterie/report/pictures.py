@@ -123,7 +123,10 @@ def survival_picture(groups: Sequence[Group], horizon: str, label: str) -> str:
     parts.append(
         f'<path class="rule" d="M{x:.1f} {top}V{top + down}" stroke="{SOFT}" stroke-dasharray="3 3"/>'
     )
-    parts.append(_text(x, height - 14, horizon, size=11, anchor="middle", colour=SOFT))
+    anchor = "middle"
+    if x + LETTER * len(horizon) / 2 > width:
+        x, anchor = width - 12, "end"
+    parts.append(_text(x, height - 14, horizon, size=11, anchor=anchor, colour=SOFT))
     for number, group in enumerate(groups):
         steps = [f"M{place(0, 1)}"]
         for time, survival in zip(group.curve.times, group.curve.survival, strict=True):

@@ -257,6 +257,11 @@ class Scores:
         return "c_index" in self.metrics
 
     @property
+    def of_counts(self) -> bool:
+        """True if the label is a count with exposure."""
+        return self.label().get("task") == "counts"
+
+    @property
     def ranking(self) -> str:
         """The metric of how rows are ranked, which can veto a join."""
         return "c_index" if self.of_events else "auc"
