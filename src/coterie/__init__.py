@@ -16,6 +16,7 @@ _PUBLIC: dict[str, str] = {
     "solvers": "coterie.solvers",
     "testing": "coterie.testing",
     "theory": "coterie.theory",
+    "appraise": "coterie.study.appraise:appraise",
     "Attack": "coterie.contract.method:Attack",
     "Callback": "coterie.run.callbacks:Callback",
     "ClassShareSampler": "coterie.samplers.pj_is:ClassShareSampler",

@@ -119,6 +119,7 @@ from coterie.samplers.pj_is import ClassShareSampler as ClassShareSampler
 from coterie.samplers.pj_is import PjIS as PjIS
 from coterie.samplers.uniform_is import UniformClassSampler as UniformClassSampler
 from coterie.samplers.uniform_is import UniformIS as UniformIS
+from coterie.study.appraise import appraise as appraise
 from coterie.study.compare import Comparison as Comparison
 from coterie.study.compare import combine as combine
 from coterie.study.compare import compare as compare
