@@ -31,7 +31,8 @@ NAMES = ("w1", "w2", "w3", "w5")
 GUARDED = tuple(
     row
     for row in ROWS
-    if row.case in ("evaluation", "loop", "kernel") and row.unit in ("rounds", MODELS)
+    if (row.case in ("evaluation", "loop", "kernel") and row.unit in ("rounds", MODELS))
+    or row.case == "bytes"
 )
 """Costs that are multiples of something measured beside them, as they may not grow either."""
 

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 import coterie as ct
+from benchmarks import speed_cases
 from coterie.base.rows import Rows
 from coterie.run.evaluation import Evaluator
 from coterie.run.loop import MemoryForecast
@@ -425,8 +426,35 @@ def build_case(name: str, quick: bool) -> Case:
         "many": lambda: _many(quick),
         "million": lambda: _million(quick),
         "files": lambda: _files(quick),
+        "names": lambda: _names(quick),
     }
+    if name in speed_cases.CASES:
+        return speed_cases.CASES[name](quick)
     return cases[name]()
+
+
+def _names(quick: bool) -> Case:
+    """Rounds of 10 clients of many, of those of 10 clients of few, in turns."""
+    sizes = (20, 40) if quick else (1000, 100_000)
+    few, many = (_narrow(size) for size in sizes)
+    rounds = 6 if quick else 60
+
+    def seconds(some: ct.Clients) -> float:
+        marks: list[float] = []
+        settings = ct.RunSettings(
+            10,
+            {"every": rounds, "clients": 10, "last": False},
+            strict_wire=False,
+            callbacks=(lambda number: marks.append(time.process_time()),),
+        )
+        ct.fit(ct.FedAvg(_local()), some, "logistic", rounds, settings=settings)
+        return float(np.median(np.diff(marks)[1:-1]))
+
+    def measured() -> dict[str, float]:
+        ratios = [seconds(many) / seconds(few) for _ in range(5)]
+        return {"times": float(np.median(ratios))}
+
+    return measured
 
 
 def main(name: str, *flags: str) -> None:

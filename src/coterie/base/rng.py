@@ -11,6 +11,7 @@ coterie touches, and the generators that the modules of a model hold as attribut
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,8 @@ def _mix_arrays(
     keys: NDArray[np.uint64], counters: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
     """Return `_mix` of arrays, broadcast."""
-    z: NDArray[np.uint64] = (counters + np.uint64(1)) * _GOLDEN_64 + keys
+    z: NDArray[np.uint64] = counters + np.uint64(1)
+    z = np.multiply(z, _GOLDEN_64, out=z) + keys
     shifted = z >> _30
     z ^= shifted
     z *= _FIRST_64
@@ -110,8 +112,14 @@ class Rng:
         hashes = self.integers(count)
         if limit is None or limit >= count:
             return hashes.argsort(kind="stable")
-        chosen = hashes.argpartition(limit)[:limit]
-        return chosen[hashes[chosen].argsort(kind="stable")]
+        # Below this share of all numbers lie `limit` of `count` uniform ones, but for once in many thousand draws.
+        share = (limit + 6 * math.sqrt(limit) + 16) / count
+        chosen = np.arange(0)
+        if share < 1:
+            chosen = np.flatnonzero(hashes < np.uint64(share * 2.0**64))
+        if len(chosen) < limit:
+            chosen = hashes.argpartition(limit)[:limit]
+        return chosen[hashes[chosen].argsort(kind="stable")][:limit]
 
     def permutations(self, low: int, high: int, count: int) -> NDArray[np.int64]:
         """Return what `child(k).permutation(count)` gives for each k from `low` to `high` - 1, int64 [high - low, count]."""

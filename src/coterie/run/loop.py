@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, cut
 from coterie.base.files import state_type
+from coterie.base.names import Names
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout
 from coterie.compute.appeal import measure_appeal, staying
@@ -122,6 +123,8 @@ class _Loop:
                 settings.contribution, engine.clients, self.own
             )
         self._final_log: Log | None = None
+        # Once: with many clients a tuple of names in every round takes longer than the round.
+        self._served = Names((*engine.clients, *engine.unseen))
         self._last_saved = time.monotonic()
         self.central: CentralTest | None = None
         if settings.central is not None:
@@ -411,9 +414,8 @@ class _Loop:
         return self._check_models(self.method.models(state), "models")
 
     def _check_models(self, models: Any, hook: str) -> dict[str, Tensor]:
-        clients = (*self.engine.clients, *self.engine.unseen)
         size = self.engine.layout.size
-        return as_models(models, f"{self.own}.{hook}", size, clients)
+        return as_models(models, f"{self.own}.{hook}", size, self._served)
 
     def _final_models(self, state: Any, number: int) -> dict[str, Tensor | None]:
         """The models that clients use: those of the state, and those which they make of them for themselves; None: it stays there."""
