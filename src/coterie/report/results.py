@@ -13,7 +13,7 @@ from coterie.report.memo import cache_answers
 from coterie.report.scores import Scores
 from coterie.report.series import Weights, clock_of, weights_of
 from coterie.report.statistics import Difference
-from coterie.report.text import MISSING, percent, short_number
+from coterie.report.text import MISSING, is_zero, percent, short_number
 
 POOLING = "partial"
 FINE = 0.002
@@ -44,8 +44,7 @@ class Results(Scores):
             text = f"{abs(value):.{digits}f}".replace("0.", ".", 1)
         else:
             text = short_number(abs(value))
-        is_zero = not any(digit in text for digit in "123456789")
-        return f"−{text}" if value < 0 and not is_zero else text
+        return f"−{text}" if value < 0 and not is_zero(text) else text
 
     # Comparison
 
