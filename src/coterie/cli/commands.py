@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, RunError, raise_interrupts, require
+from coterie.cli.flags import optional_path
 from coterie.cli.show import list_data, list_methods, say, show_one
 from coterie.cli.site import SITE_COMMANDS
 
@@ -288,7 +289,7 @@ def _submit(args: argparse.Namespace) -> int:
                 resume=args.resume,
                 accept_change=args.accept_change,
                 accept=args.accept,
-                kits=None if args.kits is None else Path(args.kits),
+                kits=optional_path(args.kits),
                 command=shlex.join(args.typed),
                 watch=progress.show_sites,
                 say=progress.say,
@@ -503,7 +504,7 @@ def _predict(args: argparse.Namespace) -> int:
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
         took_part = args.client in results.names
         threshold = _threshold(args, results, method, seed) if took_part else None
-    trust = None if args.trust is None else Path(args.trust)
+    trust = optional_path(args.trust)
     chosen = {"client": args.client, "method": method, "seed": args.seed}
     prediction = predict(
         folder, Path(args.file), **chosen, threshold=threshold, trust=trust

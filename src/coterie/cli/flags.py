@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from coterie.config.keys import keys_with_flags
@@ -49,3 +50,8 @@ def flag_texts(args: argparse.Namespace) -> Mapping[str, Any]:
     return {
         key: text for key, text in vars(args).items() if "." in key and text is not None
     }
+
+
+def optional_path(text: str | None) -> Path | None:
+    """The path that was typed; None where the option was left out."""
+    return None if text is None else Path(text)

@@ -40,31 +40,26 @@ def tables_of_command(
     if args.methods is not None:
         tables["methods"] = _method_tables(args.methods, preset_methods(start))
         names = {"local"} | {m["name"] for m in tables["methods"]}
-        tables["tune"] = {
-            k: v
-            for k, v in tables.get("tune", {}).items()
-            if k.partition(".")[0] in names
-        }
+        grids = tables.get("tune", {})
+        tables["tune"] = {k: grids[k] for k in grids if k.partition(".")[0] in names}
     elif not (solvable and _is_linear(tables, args)):
         tables["methods"] = trained_methods(start)
-    named = (
-        start == "folder" and "folder" not in tables["data"]
-    )  # by a program, which may have split its rows
+    # Data named by a program, which may have split its rows.
+    is_named = start == "folder" and "folder" not in tables["data"]
     preset_folds = tables.get("split", {}).pop("folds", 0)
     if args.privacy is None:
         override(tables, args)
     else:
         _override_behind_noise(tables, args, preset_methods(start))
-    tested_elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})}
+    if not preset_folds:
+        return tables
+    split = tables.get("split", {})
+    tested_elsewhere = {"parts", "unseen", "test"} & {*split}
     tested_elsewhere |= {"split_column", "split_time"} & {*tables["data"]}
-    if (
-        preset_folds
-        and not named
-        and not tested_elsewhere
-        and tables.get("split", {}).get("kind") != "target-groups"
-    ):
-        tables["split"] = {"folds": preset_folds, **tables.get("split", {})}
-    elif preset_folds and "run.seeds" not in flag_texts(args):
+    has_own_test_rows = is_named or split.get("kind") == "target-groups"
+    if not has_own_test_rows and not tested_elsewhere:
+        tables["split"] = {"folds": preset_folds, **split}
+    elif "run.seeds" not in flag_texts(args):
         tables["run"]["seeds"] = SEEDS_WITHOUT_FOLDS
     return tables
 
@@ -105,7 +100,9 @@ def _method_tables(
 ) -> list[dict[str, Any]]:
     from coterie.run.method_tables import label_of, method_table
 
-    names = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
+    names = [name for name in methods.split(",") if name]
+    if methods == "all":
+        names = list(METHODS)
     require(bool(names), "--methods names no method; give names separated by commas")
     by_label = {label_of(m): dict(m) for m in presets}
     return [method_table(name, by_label) for name in names]
@@ -136,16 +133,14 @@ def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
     """Write a key. Another `name` or kind leaves of a table what belongs to all, since the rest belongs to the one before."""
     from coterie.config.keys import CHOICES, keys_of, lasting
 
-    value = next(
-        (key.meant(value) for key in keys_of(table) if key.name == path), value
-    )
+    for key in keys_of(table):
+        if key.name == path:
+            value = key.meant(value)
+            break
     old_table = tables.setdefault(table, {})
     if table == "local":
-        local_tables = (
-            m["local"]
-            for m in tables.get("methods", ())
-            if isinstance(m.get("local"), dict)
-        )
+        of_methods = [method.get("local") for method in tables.get("methods", ())]
+        local_tables = [local for local in of_methods if isinstance(local, dict)]
         put_local(old_table, path, value, local_tables)
         return
     if path == CHOICES.get(table) and value != old_table.get(path):
@@ -165,34 +160,34 @@ def put_local(
     from coterie.config.schema import options_of
 
     name, _, inner = path.partition(".")
-    keys = next(
-        (option.keys for option in options_of(LocalSGD) if name in option.keys), (name,)
-    )
-    for table in (
-        local,
-        *(candidate for candidate in local_tables if {*keys} & {*candidate}),
-    ):
-        nested = table.get(name)
-        another_sampler = (
-            inner == "name" and isinstance(nested, dict) and nested.get("name") != value
-        )
+    keys: Sequence[str] = (name,)
+    for option in options_of(LocalSGD):
+        if name in option.keys:
+            keys = option.keys
+            break
+    saying_otherwise = [table for table in local_tables if {*keys} & {*table}]
+    for table in (local, *saying_otherwise):
         for key in keys:
-            if key != name or another_sampler:  # another sampler has other fields
+            if key != name:
                 table.pop(key, None)
+        nested = table.get(name)
+        if inner == "name" and isinstance(nested, dict) and nested.get("name") != value:
+            table.pop(name)  # another sampler has other fields
         _put_within(table, path, value)
 
 
 def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
     """Write `value` at OUTER.INNER, or at a key of the table itself."""
     outer, dot, inner = path.partition(".")
-    old_table = table.get(outer) if dot else None
+    if not dot:
+        table[outer] = value
+        return
+    old_table = table.get(outer)
     if isinstance(old_table, str):  # a name alone stands for the table that has it
         old_table = {"name": old_table}
-    table[outer] = (
-        {**(old_table if isinstance(old_table, dict) else {}), inner: value}
-        if dot
-        else value
-    )
+    elif not isinstance(old_table, dict):
+        old_table = {}
+    table[outer] = {**old_table, inner: value}
 
 
 def _key_and_value(setting: str) -> tuple[str, str]:
@@ -208,7 +203,9 @@ def _key_and_value(setting: str) -> tuple[str, str]:
         return "", ""
     path, text = match[1].strip(), match[2].strip()
     quoted = re.fullmatch(rf"(.*?)\.({_QUOTED})", path)
-    return (f"{quoted[1]}.{json.loads(quoted[2])}" if quoted else path), text
+    if quoted:
+        path = f"{quoted[1]}.{json.loads(quoted[2])}"
+    return path, text
 
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
@@ -243,13 +240,13 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
                 target.setdefault("local", {}), key_path.removeprefix("local."), value
             )
         else:
-            _put_within(target, key_path, _of_method(target["name"], key_path, value))
+            field_value = _split_list(target["name"], key_path, value)
+            _put_within(target, key_path, field_value)
     elif head == "tune":
         # Lists, as everywhere on the command line, need no brackets; one value alone is none.
-        unquoted_list = not isinstance(value, list) and "," in text
-        tables.setdefault("tune", {})[key_path] = (
-            [_value(word) for word in text.split(",")] if unquoted_list else value
-        )
+        if not isinstance(value, list) and "," in text:
+            value = [_value(word) for word in text.split(",")]
+        tables.setdefault("tune", {})[key_path] = value
     elif head in table_names:
         _put(tables, head, key_path, value)
     else:
@@ -269,18 +266,15 @@ def _is_of_method(key_path: str) -> bool:
     return key_path.partition(".")[0] in fields
 
 
-def _of_method(name: str, field: str, value: Any) -> Any:
+def _split_list(method: str, field: str, value: Any) -> Any:
     """Return what a file says where the command line says `value` for a field of a method: there a list needs no brackets."""
     from coterie.config.schema import options_of
 
-    if isinstance(value, str) and "," in value and name in METHODS:
-        options = (
-            option for option in options_of(METHODS.find(name)) if field in option.keys
-        )
-        return next(
-            (value.split(",") for option in options if tuple[str, ...] in option.kinds),
-            value,
-        )
+    if not isinstance(value, str) or "," not in value or method not in METHODS:
+        return value
+    for option in options_of(METHODS.find(method)):
+        if field in option.keys and tuple[str, ...] in option.kinds:
+            return value.split(",")
     return value
 
 
@@ -299,22 +293,26 @@ def _set_in_list(
 ) -> list[dict[str, Any]]:
     """Such tables once `path`, NAME.KEY, has a value in that of its name; without a path the names, or the tables, themselves."""
     if not path:
-        return [
-            entry if isinstance(entry, dict) else {"name": entry}
-            for entry in (value if isinstance(value, list) else [value])
-        ]
+        named = value if isinstance(value, list) else [value]
+        return [_as_table(entry) for entry in named]
     name, dot, key = path.rpartition(".")
     if not dot:
         raise InputError(refusal)
-    entries = (
-        tables
-        if any(entry.get("name") == name for entry in tables)
-        else [*tables, {"name": name}]
-    )
-    return [
-        {**entry, key: value} if entry.get("name") == name else entry
-        for entry in entries
-    ]
+    changed = []
+    is_there = False
+    for entry in tables:
+        if entry.get("name") == name:
+            entry = {**entry, key: value}
+            is_there = True
+        changed.append(entry)
+    if not is_there:
+        changed.append({"name": name, key: value})
+    return changed
+
+
+def _as_table(entry: Any) -> dict[str, Any]:
+    """The table that a name alone stands for, or the table itself."""
+    return entry if isinstance(entry, dict) else {"name": entry}
 
 
 def _value(text: str) -> Any:

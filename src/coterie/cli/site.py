@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.cli.flags import add_command
+from coterie.cli.flags import add_command, optional_path
 
 
 def add_site_commands(jobs: Any) -> None:
@@ -259,7 +259,7 @@ def _check(args: argparse.Namespace) -> int:
     from coterie.sites.check import check_site, connect
 
     place = Path(args.place)
-    settings = None if args.settings is None else Path(args.settings)
+    settings = optional_path(args.settings)
     for line in check_site(place, site=args.site, settings_file=settings):
         _say(line)
     if args.connect:
@@ -375,11 +375,14 @@ def _site_of(args: argparse.Namespace, approved: Any, settings_file: Path) -> st
     """Return which site of a plan these settings are about."""
     from coterie.base.errors import InputError
 
-    sites, kit = (
-        approved.plan.deployment.sites,
-        settings_file.resolve().parent.parent.name,
-    )
-    name = args.site or (kit if kit in sites else sites[0] if len(sites) == 1 else None)
+    sites = approved.plan.deployment.sites
+    # The settings of a kit lie in KIT/local, and a kit has the name of its site.
+    kit = settings_file.resolve().parent.parent.name
+    name = args.site
+    if not name and kit in sites:
+        name = kit
+    elif not name and len(sites) == 1:
+        name = sites[0]
     if name not in sites:
         raise InputError(
             f"which site of the plan is this? Give --site NAME, one of {', '.join(sites)}"
@@ -408,18 +411,13 @@ def _danger(
     except InputError as error:
         return [f"danger    not tried: {error}"], 0
     worst = max(attempts, key=lambda attempt: attempt.rows)
-    requests = (
-        f"{worst.requests} requests"
-        if worst.rows
-        else f"{sum(attempt.requests for attempt in attempts)} requests"
-    )
-    ended = (
-        f"; {seconds:g} s were over before all attacks had ended"
-        if time.monotonic() - begun >= seconds
-        else ""
-    )
-    caveat = f"others may know better attacks{ended}"
-    danger = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} ({caveat})"
+    requests = worst.requests
+    if not worst.rows:
+        requests = sum(attempt.requests for attempt in attempts)
+    caveat = "others may know better attacks"
+    if time.monotonic() - begun >= seconds:
+        caveat += f"; {seconds:g} s were over before all attacks had ended"
+    danger = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {requests} requests ({caveat})"
     return [*map(str, attempts), danger], worst.rows
 
 
@@ -429,14 +427,9 @@ def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
     from coterie.sites.settings import SETTINGS_FILE
 
     plan = Path(args.plan)
-    local = (
-        plan / "local"
-        if plan.is_dir()
-        else None
-        if args.kit is None
-        else Path(args.kit) / "local"
-    )
+    local = None if args.kit is None else Path(args.kit) / "local"
     if plan.is_dir():
+        local = plan / "local"
         plan = plan / "local" / PLAN_FILE
     elif local is None and plan.parent.name == "local":
         local = plan.parent
@@ -578,16 +571,12 @@ def _deploy(args: argparse.Namespace) -> int:
         state_sites(path, [Path(file) for file in args.described])
     plan = read_plan(path)
     deployment = plan.deployment
-    folders = [
-        None if text is None else Path(text)
-        for text in (args.kits, args.wheels, args.authority)
-    ]
     kits = provision(
         path,
-        folders[0],
+        optional_path(args.kits),
         keys_at_sites=args.keys_at_sites,
-        wheels=folders[1],
-        authority=folders[2],
+        wheels=optional_path(args.wheels),
+        authority=optional_path(args.authority),
     )
     private = "the operator's and the server's" if args.keys_at_sites else "each"
     _say(
@@ -619,9 +608,7 @@ def _deploy(args: argparse.Namespace) -> int:
 
 def _authority_of(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
     """Return the folders of the kits and of the authority that were given."""
-    return None if args.kits is None else Path(
-        args.kits
-    ), None if args.authority is None else Path(args.authority)
+    return optional_path(args.kits), optional_path(args.authority)
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -639,7 +626,7 @@ def _join(args: argparse.Namespace) -> int:
     kit = Path(args.kit or name)
     key, wheels = (
         Path(args.key or f"{name}-key"),
-        None if args.wheels is None else Path(args.wheels),
+        optional_path(args.wheels),
     )
     join(Path(args.signed), args.fingerprint, Path(args.plan), key, kit, wheels)
     _say(

@@ -72,7 +72,9 @@ class Key(NamedTuple):
     def flag(self) -> str:
         """Its flag on the command line; empty if it has none."""
         flag = self.option.flag
-        return "" if flag is None else flag.name or f"--{self.name.replace('_', '-')}"
+        if flag is None:
+            return ""
+        return flag.name or f"--{self.name.replace('_', '-')}"
 
     @property
     def help(self) -> str:
@@ -82,8 +84,9 @@ class Key(NamedTuple):
             self.option.none or "default",
             self.about.replace("`", "").rstrip("."),
         )
-        unsaid = not all(entry in text for entry in self.entries)
-        return f"{text} ({self.table} {', '.join(self.entries)})" if unsaid else text
+        if all(entry in text for entry in self.entries):
+            return text
+        return f"{text} ({self.table} {', '.join(self.entries)})"
 
     def parse(self, text: str) -> Any:
         """The value that a text of its flag stands for. Raises `InputError` that names the flag."""
@@ -98,10 +101,11 @@ class Key(NamedTuple):
             with suppress(InputError):  # which comes again where the table is read
                 value = self.option.parse(value)
         rule = self.option.rule
-        number = (
-            isinstance(value, int | float) and rule is not None and not rule.test(1)
-        )  # which seeds=1 may be
-        return [value] if rule is not None and number and rule.test((value,)) else value
+        if rule is None or not isinstance(value, int | float):
+            return value
+        # One number stands for a list of it where a number alone is not allowed: seeds=1 may be.
+        is_list_of_one = not rule.test(1) and rule.test((value,))
+        return [value] if is_list_of_one else value
 
 
 def keys_of(table: str) -> Iterator[Key]:
@@ -137,21 +141,20 @@ def keys_with_flags(*tables: str) -> Iterator[Key]:
 def lasting(table: str, name: str) -> set[str]:
     """Keys of a table that keep their value when it gets another `name`, or kind: those that all have, and so the new one."""
     lasting_names = {key.name for key in keys_of(table) if not key.entries}
-    for registry in (
-        declarer
-        for declarer in DECLARED[table]
-        if isinstance(declarer, Registry) and ".py:" in name
-    ):
+    if ".py:" not in name:
+        return lasting_names
+    # A class of the user's own may lack a field that all of ours have.
+    for registry in DECLARED[table]:
+        if not isinstance(registry, Registry):
+            continue
         new_class = registry.find(name, f"[{table}]")
-        declared = (
-            {key for option in options_of(new_class) for key in option.keys}
-            if is_dataclass(new_class)
-            else set()
-        )
-        lasting_names -= {
-            key.name
-            for key in _fields_of_entries(table, registry, registry.importable()[0])
-        } - declared
+        declared: set[str] = set()
+        if is_dataclass(new_class):
+            for option in options_of(new_class):
+                declared.update(option.keys)
+        for key in _fields_of_entries(table, registry, registry.importable()[0]):
+            if key.name not in declared:
+                lasting_names.discard(key.name)
     return lasting_names
 
 
@@ -183,7 +186,7 @@ def _fields_of_entries(
         for key in _fields(table, cast("type", cls), (name,)):
             by_name.setdefault(key.name, []).append(key)
     for same_name in by_name.values():
-        shared = len(same_name) == len(registry)
-        yield same_name[0]._replace(
-            entries=() if shared else tuple(key.entries[0] for key in same_name)
-        )
+        entries: tuple[str, ...] = ()
+        if len(same_name) < len(registry):
+            entries = tuple(key.entries[0] for key in same_name)
+        yield same_name[0]._replace(entries=entries)

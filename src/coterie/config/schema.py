@@ -420,20 +420,13 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
         hint, *extras = get_args(hint)
     kinds = kinds_of(hint)
     rule = rule_of(declared) if checked else _first(Rule, extras)
-    files, registry = (
-        _first(InFiles, extras) or InFiles(),
-        next((e for e in extras if isinstance(e, Choice)), None),
-    )
-    may_be_none = type(None) in get_args(hint) or (
-        registry is not None and default is None
-    )
-    if (
-        checked
-        and rule is None
-        and registry is None
-        and kinds
-        and all(map(dataclasses.is_dataclass, kinds))
-    ):
+    files = _first(InFiles, extras) or InFiles()
+    registry = next((e for e in extras if isinstance(e, Choice)), None)
+    may_be_none = type(None) in get_args(hint)
+    if registry is not None and default is None:
+        may_be_none = True
+    of_dataclasses = bool(kinds) and all(map(dataclasses.is_dataclass, kinds))
+    if checked and of_dataclasses and rule is None and registry is None:
         names = " or ".join(f"{kind.__name__}(...)" for kind in kinds)
         rule = Rule(
             lambda v: isinstance(v, kinds) or (v is None and may_be_none), names
@@ -494,22 +487,21 @@ def _read(
                     f"{owner}.{option.name}",
                     spelled=table[key],
                 )
-        lacking = not present_keys and option.default is MISSING and option.files.said
-        if lacking:
-            raise InputError(
-                f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}"
-            )
+        is_needed = option.default is MISSING and option.files.said
+        if is_needed and not present_keys:
+            allowed = option.in_files.allowed if option.in_files else "it"
+            raise InputError(f"{option.name} is missing; give {allowed}")
     return values
 
 
 def _parameters(cls: Callable[..., Any]) -> list[str] | None:
     """Names that `cls` can be called with; None for any."""
-    parameters = inspect.signature(cls).parameters.values()
-    return (
-        None
-        if any(p.kind is p.VAR_KEYWORD for p in parameters)
-        else [p.name for p in parameters]
-    )
+    names = []
+    for parameter in inspect.signature(cls).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return None
+        names.append(parameter.name)
+    return names
 
 
 def _table(value: Any) -> Any:

@@ -182,7 +182,10 @@ class Comparisons:
         metric: str,
         seeds_of_table: Sequence[int],
     ) -> Gain | None:
-        """The same of one table, whose results have these seeds."""
+        """The same of one table, whose results have these seeds.
+
+        Its error over rows is that of saved rows, or what the site has told where rows stay there.
+        """
         fewest = 1 if self.folds else FEWEST_SEEDS
         if self._repeats(method, client, seeds_of_table) < fewest:
             return None
@@ -200,7 +203,7 @@ class Comparisons:
         else:
             return None
         if self.folds:
-            # Each row is tested once a seed: the mean over rows is the gain, and seeds share all rows.
+            # Every row is tested in each seed: the mean over rows is the gain, and seeds add no error of their own.
             sign = 1 if self.results.higher_is_better(metric) else -1
             return Gain(sign * mean_over_rows, error, rows, 0.0)
         gaps = self._gaps(method, rival, client, metric, seeds_of_table)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from coterie.compute.outcomes import Influence, Rows, count_distinct, mean_influence
 from coterie.report.results import Results
 from coterie.report.statistics import Difference
-from coterie.report.text import MISSING, percent, printable, without_zero
+from coterie.report.text import MISSING, is_zero, percent, printable, without_zero
 
 Vector = NDArray[np.float64]
 
@@ -180,7 +180,7 @@ def text_of(name: str, value: float) -> str:
         return MISSING
     digits = 1 if name in ("net benefit", "over all", "missed") else 2
     text = f"{abs(value):.{digits}f}"
-    if not any(c in "123456789" for c in text):
+    if is_zero(text):
         return "0"
     sign = "−" if value < 0 else ""
     return sign + without_zero(text)

@@ -29,41 +29,36 @@ def over_folds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one row of a summary for each method, seed, client and split: metrics are means over rows, an RMSE that of all rows."""
     folds: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        folds.setdefault(
-            (row["method"], row["seed"], row["client"], row["split"]), []
-        ).append(row)
-    return [
-        group[0] if len(group) == 1 else _join_folds(group) for group in folds.values()
-    ]
+        key = (row["method"], row["seed"], row["client"], row["split"])
+        folds.setdefault(key, []).append(row)
+    return [_join_folds(group) for group in folds.values()]
 
 
 def _join_folds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The rows of all folds as one: metrics are means weighed by the rows tested."""
+    if len(group) == 1:
+        return group[0]
     sizes = [row["n"] for row in group]
     joined = {
         **group[0],
         "n": sum(sizes),
         "n_train": sum(row["n_train"] for row in group) / len(group),
     }
-    for key in (
-        k
-        for k in group[0]
-        if k not in joined
-        or k not in SUMMARY
-        or k in ("majority", "majority_loss", "row_gradients")
-    ):
-        pairs = [(row.get(key), size) for row, size in zip(group, sizes, strict=True)]
-        values = [
-            (float(v), size)
-            for v, size in pairs
-            if isinstance(v, int | float) and math.isfinite(v)
-        ]
+    for key in group[0]:
+        is_measured = key in ("majority", "majority_loss", "row_gradients")
+        if key in SUMMARY and not is_measured:
+            continue
+        # Squares of errors add up over rows, their roots do not.
         power = 2 if key == "rmse" else 1
-        total = sum(size for _, size in values)
-        joined[key] = (
-            (sum(v**power * size for v, size in values) / total) ** (1 / power)
-            if total
-            else None
-        )
+        weighed, weights = [], []
+        for row, size in zip(group, sizes, strict=True):
+            value = row.get(key)
+            if isinstance(value, int | float) and math.isfinite(value):
+                weighed.append(float(value) ** power * size)
+                weights.append(size)
+        joined[key] = None
+        if sum(weights):
+            joined[key] = (sum(weighed) / sum(weights)) ** (1 / power)
     return joined
 
 
@@ -73,15 +68,18 @@ def coinciding(
     """Return those of `methods` whose metrics are equal in every digit for all clients and seeds, by the first of them."""
     numbers: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {}
     for row in rows:
+        place = (row["client"], row["split"], row["seed"], row["fold"])
         metrics = {k: v for k, v in row.items() if k not in SUMMARY}
-        numbers.setdefault(row["method"], {})[
-            row["client"], row["split"], row["seed"], row["fold"]
-        ] = metrics
+        numbers.setdefault(row["method"], {})[place] = metrics
     twins_of: dict[str, tuple[str, ...]] = {}
+    is_twin: set[str] = set()
     for i, method in enumerate(methods):
-        if method not in {twin for group in twins_of.values() for twin in group}:
-            twins = tuple(m for m in methods[i + 1 :] if numbers[m] == numbers[method])
-            twins_of.update({method: twins} if twins else {})
+        if method in is_twin:
+            continue
+        twins = tuple(m for m in methods[i + 1 :] if numbers[m] == numbers[method])
+        if twins:
+            twins_of[method] = twins
+            is_twin.update(twins)
     return twins_of
 
 
@@ -90,13 +88,15 @@ def read_combination(
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Names of the runs of which a combination was made, none for one run; and the seeds of each table whose rows were tested."""
     keys = {"run": str, "table": int, "seeds": list}
-    runs = json_rows(folder / RUNS, keys) if (folder / RUNS).is_file() else []
+    if not (folder / RUNS).is_file():
+        return (), (tuple(seeds),) if seeds else ()
+    runs = json_rows(folder / RUNS, keys)
     table_of = {seed: run["table"] for run in runs for seed in run["seeds"]}
-    tables = [
-        tuple(seed for seed in seeds if table_of.get(seed, 0) == t)
-        for t in sorted({0, *table_of.values()})
-    ]
-    return tuple(run["run"] for run in runs), tuple(filter(None, tables))
+    by_table: dict[int, list[int]] = {}
+    for seed in seeds:
+        by_table.setdefault(table_of.get(seed, 0), []).append(seed)
+    tables = tuple(tuple(by_table[table]) for table in sorted(by_table))
+    return tuple(run["run"] for run in runs), tables
 
 
 def number_or_nan(text: str) -> float:

@@ -108,11 +108,12 @@ def client_row(
     results: Results, client: str | None, metric: str, constant: bool
 ) -> tuple[Cell, ...]:
     """One client (None: the mean over all) under every method and, with `constant`, under a prediction without any model."""
-    sign = 1 if results.higher_is_better(metric) else -1
+    best_of = max if results.higher_is_better(metric) else min
     cells = [_cell(results, m, client, metric) for m in results.methods]
-    choices = [sign * c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
+    choices = [c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
     size = results.magnitude.get(metric)
-    top = number(sign * max(choices), size) if len(choices) > 1 else None
+    # Among fewer than two there is no best one.
+    top = number(best_of(choices), size) if len(choices) > 1 else None
     marked = []
     for cell in cells:
         # Cells that print as the best one share its mark.

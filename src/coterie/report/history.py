@@ -158,45 +158,42 @@ class SavedHistory:
 
     def curve(self, method: str, client: str, split: str, metric: str) -> Curve | None:
         """A metric of one client over rounds, without what is not finite, with folds their mean; None if there is nothing."""
-        found, place = (
-            self._of_method(method).get((split, metric)),
-            self._places.get(client),
-        )
+        found = self._columns_of(method).get((split, metric))
+        place = self._places.get(client)
         if found is None or place is None:
             return None
+        # Rows lie by client, then seed, then round.
         begin, end = np.searchsorted(found.client, (place, place + 1)).tolist()
         if begin == end:
             return None
-        seeds, rounds, values = (
-            found.seed[begin:end],
-            found.round[begin:end],
-            found.value[begin:end],
-        )
+        seeds = found.seed[begin:end]
+        rounds = found.round[begin:end]
+        values = found.value[begin:end]
         count = 1 + int(np.count_nonzero(np.diff(seeds)))
+        # Most often all seeds have the same rounds, and the columns are the table already.
         if len(seeds) % count == 0:
             by_seed = rounds.reshape(count, -1)
             if (by_seed == by_seed[0]).all():
                 return Curve(by_seed[0], values.reshape(count, -1))
         every_round, columns = np.unique(rounds, return_inverse=True)
         table = np.full((count, len(every_round)), math.nan)
-        table[np.cumsum(np.diff(seeds, prepend=seeds[0]) != 0), columns] = values
+        which_seed = np.cumsum(np.diff(seeds, prepend=seeds[0]) != 0)
+        table[which_seed, columns] = values
         return Curve(every_round, table)
 
     def clients_with(self, method: str, split: str, metric: str) -> set[str]:
         """Clients that have a curve."""
-        found = self._of_method(method).get((split, metric))
-        return (
-            set()
-            if found is None
-            else {self.clients[client] for client in np.unique(found.client).tolist()}
-        )
+        found = self._columns_of(method).get((split, metric))
+        if found is None:
+            return set()
+        return {self.clients[client] for client in np.unique(found.client).tolist()}
 
     @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.clients)}
 
     @cache_answers
-    def _of_method(self, method: str) -> dict[tuple[str, str], _Series]:
+    def _columns_of(self, method: str) -> dict[tuple[str, str], _Series]:
         """The finite numbers of a method by split and metric; those of folds are averaged."""
         runs = [
             run

@@ -13,7 +13,7 @@ from coterie.report.memo import cache_answers
 from coterie.report.scores import Scores
 from coterie.report.series import Weights, clock_of, weights_of
 from coterie.report.statistics import Difference
-from coterie.report.text import MISSING, percent, short_number
+from coterie.report.text import MISSING, is_zero, percent, short_number
 
 POOLING = "partial"
 FINE = 0.002
@@ -26,11 +26,9 @@ class Results(Scores):
     @property
     def gain_name(self) -> str:
         """Return the words for the metric in which gains are counted."""
-        return (
-            self.metric_name("loss")
-            if self.comparisons.gain_metric == "loss"
-            else "squared error"
-        )
+        if self.comparisons.gain_metric == "loss":
+            return self.metric_name("loss")
+        return "squared error"
 
     def gain_text(self, value: float | None, smallest: float = SMALLEST) -> str:
         """A gain without its unit: of log-loss with two digits, of squared error as a share of the variance of the label.
@@ -46,7 +44,7 @@ class Results(Scores):
             text = f"{abs(value):.{digits}f}".replace("0.", ".", 1)
         else:
             text = short_number(abs(value))
-        return f"−{text}" if value < 0 and any(c in "123456789" for c in text) else text
+        return f"−{text}" if value < 0 and not is_zero(text) else text
 
     # Comparison
 
@@ -88,40 +86,43 @@ class Results(Scores):
         """
         if len(self.clients) <= amount:
             return self.clients
-        served = [self.clients_of(m) for m in self.federated]
-        rarely_served = sorted(
-            {c for clients in served if len(clients) <= amount // 4 for c in clients}
-        )[: amount // 2]
-        amount -= len(rarely_served)
-        sign = 1 if self.higher_is_better(metric) else -1
-        baseline, rivals = (
-            self.against,
-            [m for m in self.federated if m != self.against],
-        )
+        of_few: set[str] = set()
+        for method in self.federated:
+            served = self.clients_of(method)
+            if len(served) <= amount // 4:
+                of_few.update(served)
+        shown = set(sorted(of_few)[: amount // 2])
         gains: list[tuple[bool, float, float, str]] = []
         for client in self.clients:
-            differences = (
-                [self.difference(m, baseline, client, metric) for m in rivals]
-                if baseline
-                else []
-            )
-            means = [sign * d.mean for d in differences if d is not None]
-            if not means and baseline:  # one method only: its lowest and highest values
-                means = [
-                    v
-                    for v in [sign * self.mean(baseline, client, metric)]
-                    if math.isfinite(v)
-                ]
-            if client not in rarely_served:
+            if client not in shown:
+                means = self._gains_of(client, metric)
                 reach = (min(means, default=0.0), max(means, default=0.0))
                 gains.append((self.comparisons.small(client), *reach, client))
-        harmed = [c for *_, c in sorted(gains)[: amount // 2]]
-        gaining = [
-            c for *_, c in sorted(gains, key=lambda g: (g[0], -g[2])) if c not in harmed
-        ][: amount - len(harmed)]
-        return tuple(
-            c for c in self.clients if c in {*rarely_served, *harmed, *gaining}
-        )
+        # Half of the room is for those who lose most, the rest for those who gain most.
+        room = amount - len(shown)
+        shown.update(client for *_, client in sorted(gains)[: room // 2])
+        for *_, client in sorted(gains, key=lambda gain: (gain[0], -gain[2])):
+            if len(shown) < amount:
+                shown.add(client)
+        return tuple(c for c in self.clients if c in shown)
+
+    def _gains_of(self, client: str, metric: str) -> list[float]:
+        """By how much each federated method is better at a client; of one method alone its own value. Empty where not known."""
+        baseline = self.against
+        if baseline is None:
+            return []
+        sign = 1 if self.higher_is_better(metric) else -1
+        gains = []
+        for method in self.federated:
+            difference = None
+            if method != baseline:
+                difference = self.difference(method, baseline, client, metric)
+            if difference is not None:
+                gains.append(sign * difference.mean)
+        if gains:
+            return gains
+        value = sign * self.mean(baseline, client, metric)
+        return [value] if math.isfinite(value) else []
 
     # Over rounds
 

@@ -42,7 +42,7 @@ def number(value: float | None, size: float | None = None) -> str:
     if size is not None and 0 < size < 0.1 and size_of_value < 1:
         digits = 2 - math.floor(math.log10(size))
     text = f"{value:,.{digits}f}"
-    if not any(digit in text for digit in "123456789"):
+    if is_zero(text):
         return ".000"
     return without_zero(text)
 
@@ -53,6 +53,11 @@ def _digits(size: float, by_bound: Mapping[float, int]) -> int:
         if size < bound:
             return digits
     return 0
+
+
+def is_zero(text: str) -> bool:
+    """Return True if a number prints as 0: `-.000` needs no sign."""
+    return not any(digit in text for digit in "123456789")
 
 
 def without_zero(text: str) -> str:
@@ -71,7 +76,7 @@ def with_sign(value: float | None, size: float | None = None) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     text = number(abs(value), size)
-    if not any(digit in text for digit in "123456789"):
+    if is_zero(text):
         return text
     return ("+" if value > 0 else "−") + text
 

@@ -180,8 +180,9 @@ def judge(results: Results, client: str, method: str) -> Judgement | None:
         return None
     linear: Kind = alone.word
     ranking = compared.posteriors(method, results.ranking).get(client)
-    if STRENGTH[linear] > STRENGTH["mixed"] and ranking is not None:
-        linear = "mixed" if vetoes(ranking, compared.smallest) else linear
+    is_vetoed = ranking is not None and vetoes(ranking, compared.smallest)
+    if is_vetoed and STRENGTH[linear] > STRENGTH["mixed"]:
+        linear = "mixed"
     boosted = compared.statement(method, client, compared.gain_metric, BOOSTED)
     return Judgement(method, alone, linear, boosted)
 
@@ -249,9 +250,8 @@ def _further_rows(results: Results, client: str, judged: Judgement) -> int | Non
     if judged.kind not in (*JOINS, "undecided") or compared.small(client):
         return None
     rival = BOOSTED if judged.kind != judged.linear else ""
-    gain, posterior = compared.evidence(judged.method, compared.gain_metric, rival)[
-        client
-    ]
+    evidence = compared.evidence(judged.method, compared.gain_metric, rival)
+    gain, posterior = evidence[client]
     if judged.kind == "undecided":
         return foresee(gain, posterior, statement.smallest).rows
     return rows_of_one_own(gain.rows, statement.mean, statement.smallest)
@@ -371,23 +371,18 @@ def _few(results: Results) -> str:
     """The size that small clients have in common: `under 30 rows`, `under 5 rows of the rarer class`, or either."""
     small = [results.size(c) < FEWEST_ROWS for c in results.comparisons.group]
     kind = _kind_of_cases(results)
-    cases = f"{FEWEST_CASES} {kind}"
     if all(small):
         return f"under {FEWEST_ROWS} rows"
-    return (
-        f"under {FEWEST_ROWS} rows or {cases}"
-        if any(small)
-        else f"under {FEWEST_CASES} rows {kind}"
-    )
+    if any(small):
+        return f"under {FEWEST_ROWS} rows or {FEWEST_CASES} {kind}"
+    return f"under {FEWEST_CASES} rows {kind}"
 
 
 def _bar(results: Results) -> str:
     """Return how many rows a verdict of a client's own takes: `30`, or `30, 5 of the rarer class`."""
-    return (
-        f"{FEWEST_ROWS}, {FEWEST_CASES} {_kind_of_cases(results)}"
-        if results.classification or results.of_events
-        else str(FEWEST_ROWS)
-    )
+    if results.classification or results.of_events:
+        return f"{FEWEST_ROWS}, {FEWEST_CASES} {_kind_of_cases(results)}"
+    return str(FEWEST_ROWS)
 
 
 def _kind_of_cases(results: Results) -> str:
@@ -426,11 +421,9 @@ def _partners(
     shares = late_shares(results, client, method)
     weights = {c: s for c, s in shares.items() if c != client}
     chosen = {c: s for c, s in weights.items() if s > CONCENTRATED / len(shares)}
-    return (
-        ()
-        if len(chosen) == len(weights)
-        else tuple(sorted(chosen.items(), key=lambda item: -item[1]))
-    )
+    if len(chosen) == len(weights):
+        return ()
+    return tuple(sorted(chosen.items(), key=lambda item: -item[1]))
 
 
 def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
@@ -439,34 +432,29 @@ def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
     if weights is None or client not in weights.targets:
         return {}
     row = weights.late()[weights.targets.index(client)]
-    return {
-        c: float(w)
-        for c, w in zip(weights.clients, row, strict=True)
-        if c in results.names
-    }
+    by_client = zip(weights.clients, row, strict=True)
+    return {name: float(w) for name, w in by_client if name in results.names}
 
 
 def harming(results: Results, client: str) -> tuple[str, ...]:
     """Federated methods that are shown to be worse than training alone in a metric that decides."""
-    family = results.comparisons.family(client)
-    return tuple(
-        dict.fromkeys(
-            m for (m, _), d in family.items() if d.strength == "shown" and d.sign < 0
-        )
-    )
+    worse: dict[str, None] = {}
+    for (method, _), difference in results.comparisons.family(client).items():
+        if difference.strength == "shown" and difference.sign < 0:
+            worse[method] = None
+    return tuple(worse)
 
 
 def helping(results: Results, client: str) -> tuple[str, ...]:
     """Federated methods that are shown to be better than training alone in a metric that decides, and worse in none."""
-    family = results.comparisons.family(client)
-    winners = dict.fromkeys(
-        m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0
-    )
-    return tuple(
-        m
-        for m in winners
-        if not any(d.sign < 0 for (rival, _), d in family.items() if rival == m)
-    )
+    better: dict[str, None] = {}
+    worse = set()
+    for (method, _), difference in results.comparisons.family(client).items():
+        if difference.sign < 0:
+            worse.add(method)
+        elif difference.strength == "shown" and difference.sign > 0:
+            better[method] = None
+    return tuple(method for method in better if method not in worse)
 
 
 def beats_constant(results: Results, client: str, method: str) -> bool | None:
@@ -474,8 +462,6 @@ def beats_constant(results: Results, client: str, method: str) -> bool | None:
     the difference; None where that is not known.
     """
     difference = results.comparisons.against_constant(method, client)
-    return (
-        None
-        if difference is None or difference.low is None
-        else difference.better and difference.excludes_zero
-    )
+    if difference is None or difference.low is None:
+        return None
+    return difference.better and difference.excludes_zero

@@ -324,30 +324,31 @@ def chosen_penalties(folder: Path) -> dict[str, dict[str, list[str]]]:
 
 def tuning_notes(folder: Path) -> list[str]:
     """Return a sentence on how many settings of each method were tried, and one for each reference held back by a weight decay."""
+    trials = [trial for trial in read_trials(folder) if not _is_penalty(trial)]
     by_count: dict[int, list[str]] = {}
-    for label, count in Counter(
-        trial.label for trial in read_trials(folder) if not _is_penalty(trial)
-    ).items():
+    for label, count in Counter(trial.label for trial in trials).items():
         by_count.setdefault(count, []).append(label)
-    tuned = "; ".join(
-        f"{', '.join(labels)}: {count} trials"
-        for count, labels in sorted(by_count.items())
-    )
-    uneven = (
-        ""
-        if len(by_count) < 2
-        else ". More trials are an advantage: give each method as many settings"
-    )
-    return (
-        [f"settings were chosen on validation rows. {tuned}{uneven}"] if tuned else []
-    ) + [
-        f"{label} is held back as validation rows of all folds chose, by a weight decay over its number of training rows: "
-        + "; ".join(
-            f"{penalty} at {', '.join(clients) if len(clients) <= NAMED else f'{len(clients)} clients'}"
-            for penalty, clients in penalties.items()
+    notes = []
+    if by_count:
+        tuned = []
+        for count, labels in sorted(by_count.items()):
+            tuned.append(f"{', '.join(labels)}: {count} trials")
+        note = f"settings were chosen on validation rows. {'; '.join(tuned)}"
+        if len(by_count) > 1:
+            note += ". More trials are an advantage: give each method as many settings"
+        notes.append(note)
+    for label, penalties in chosen_penalties(folder).items():
+        chosen = []
+        for penalty, clients in penalties.items():
+            where = f"{len(clients)} clients"
+            if len(clients) <= NAMED:
+                where = ", ".join(clients)
+            chosen.append(f"{penalty} at {where}")
+        notes.append(
+            f"{label} is held back as validation rows of all folds chose, by a weight decay over its number of training rows: "
+            + "; ".join(chosen)
         )
-        for label, penalties in chosen_penalties(folder).items()
-    ]
+    return notes
 
 
 def write_trials(folder: Path, trials: list[Trial]) -> None:

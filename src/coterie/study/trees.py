@@ -29,11 +29,9 @@ SURE = 1e-7
 
 def entries_of(experiment: Experiment) -> tuple[MethodEntry, ...]:
     """The stand-in for the yardstick among the methods of a run directory."""
-    return (
-        tuple(MethodEntry(name, name) for name in YARDSTICKS)
-        if experiment.run.yardstick
-        else ()
-    )
+    if not experiment.run.yardstick:
+        return ()
+    return tuple(MethodEntry(name, name) for name in YARDSTICKS)
 
 
 def check_yardstick(experiment: Experiment, clients: Clients) -> None:
@@ -63,31 +61,19 @@ def measure_trees(
     with threadpool_limits(
         1
     ):  # of several threads that are forked none may wait for another
-        return list(
-            _rows(
-                experiment,
-                entry,
-                clients.merge_validation(())
-                if experiment.run.merge_validation
-                else clients,
-                seed,
-            )
-        )
+        if experiment.run.merge_validation:
+            clients = clients.merge_validation(())
+        return list(_rows(experiment, entry, clients, seed))
 
 
 def _rows(
     experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
 ) -> Iterator[dict[str, Any]]:
-    count = (
-        int(clients.train.labels.max()) + 1
-        if not clients.train.labels.is_floating_point()
-        else 0
-    )
-    pooled = (
-        _Trees(clients.pool_training_rows(), count, seed)
-        if entry.name == YARDSTICKS[1]
-        else None
-    )
+    labels = clients.train.labels
+    count = 0 if labels.is_floating_point() else int(labels.max()) + 1
+    pooled = None
+    if entry.name == YARDSTICKS[1]:
+        pooled = _Trees(clients.pool_training_rows(), count, seed)
     names = tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
     for client in clients:
         trees = pooled or _Trees(client.train, count, seed)
@@ -108,11 +94,9 @@ def _rows(
 
 
 def _training_rows(entry: MethodEntry, client: Client, clients: Clients) -> int:
-    return (
-        len(client.train)
-        if entry.name == YARDSTICKS[0]
-        else int(clients.train.sizes.sum())
-    )
+    if entry.name == YARDSTICKS[0]:
+        return len(client.train)
+    return int(clients.train.sizes.sum())
 
 
 class _Trees:
@@ -131,52 +115,46 @@ class _Trees:
         )
 
         inputs, labels = _table(part), part.labels.numpy()
-        self._count, self._only = (
-            count,
-            labels[0] if len(np.unique(labels)) == 1 else None,
-        )
-        kind = (
-            HistGradientBoostingClassifier if count else HistGradientBoostingRegressor
-        )
-        self._model = (
-            None
-            if self._only is not None
-            else kind(early_stopping=False, random_state=seed).fit(inputs, labels)
-        )
+        self._count = count
+        self._only, self._model = None, None
+        if len(np.unique(labels)) == 1:
+            # Nothing can be learned of one label: it is predicted for every row.
+            self._only = labels[0]
+            return
+        if count:
+            kind = HistGradientBoostingClassifier
+        else:
+            kind = HistGradientBoostingRegressor
+        self._model = kind(early_stopping=False, random_state=seed).fit(inputs, labels)
 
     def metrics(
         self, part: Part, names: tuple[str, ...], clients: Clients
     ) -> dict[str, float | None]:
         """Loss and metrics on some rows; undefined ones are None."""
         outputs, labels = self._outputs(part), part.labels
-        loss = Loss(
-            "regression"
-            if not self._count
-            else "binary"
-            if self._count == 2
-            else "classes"
-        )
-        value = float(loss.rows(outputs, labels).double().mean())
         if not self._count:
-            outputs, labels = (
-                clients.label_scale.undo(outputs),
-                clients.label_scale.undo(labels),
-            )
-        return {
-            "loss": value,
-            **{
-                n: m(outputs, labels, loss.kind) for n, m in find_metrics(names).items()
-            },
-        }
+            loss = Loss("regression")
+        elif self._count == 2:
+            loss = Loss("binary")
+        else:
+            loss = Loss("classes")
+        values: dict[str, float | None]
+        values = {"loss": float(loss.rows(outputs, labels).double().mean())}
+        if not self._count:
+            # Losses are of the standardised label, metrics in its unit.
+            outputs = clients.label_scale.undo(outputs)
+            labels = clients.label_scale.undo(labels)
+        for name, metric in find_metrics(names).items():
+            values[name] = metric(outputs, labels, loss.kind)
+        return values
 
     def _outputs(self, part: Part) -> Tensor:
         """Return predictions as a model would make them: one number or logit [rows, 1], or a logit for each class [rows, C]."""
         if not self._count:
-            predicted = (
-                np.full(len(part), self._only)
-                if self._model is None
-                else self._model.predict(_table(part))
-            )
+            if self._model is None:
+                predicted = np.full(len(part), self._only)
+            else:
+                predicted = self._model.predict(_table(part))
             return torch.from_numpy(predicted.astype(np.float64))[:, None]
         shares = np.zeros((len(part), self._count))
         if self._model is None:
@@ -184,11 +162,12 @@ class _Trees:
         else:
             shares[:, self._model.classes_] = self._model.predict_proba(_table(part))
         logs = torch.from_numpy(shares).clamp(SURE, 1 - SURE).log()
-        return logs[:, 1:] - logs[:, :1] if self._count == 2 else logs
+        if self._count == 2:
+            return logs[:, 1:] - logs[:, :1]
+        return logs
 
 
 def _table(part: Part) -> NDArray[Any]:
-    table: NDArray[Any] = cast(
-        "Tensor", part.read()
-    ).numpy()  # as `check_yardstick` has found
+    # `check_yardstick` has found that the rows are numbers.
+    table: NDArray[Any] = cast("Tensor", part.read()).numpy()
     return table

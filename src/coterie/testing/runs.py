@@ -283,9 +283,8 @@ def value(trial: Trial) -> None:
         raise LawError(
             "a run changed the method; what it learns belongs to its state, or to the memory of clients"
         )
-    stored = set(vars(trial.method)) - {
-        f.name for f in dataclasses.fields(trial.method)
-    }
+    declared = {field.name for field in dataclasses.fields(trial.method)}
+    stored = set(vars(trial.method)) - declared
     if stored:
         raise LawError(
             f"it keeps {', '.join(sorted(stored))} on itself; what it learns belongs to its state"
@@ -296,17 +295,13 @@ def names(trial: Trial) -> None:
     """Clients with other names, in another order, get the same models under those names."""
     full = trial.with_local(batch_size=None)
     called = dict(zip(SIZES, ("d", "b", "e", "a", "c"), strict=True))
-    fields = (
-        {f.name: getattr(full.method, f.name) for f in dataclasses.fields(full.method)}
-        if _is_value(full.method)
-        else {}
-    )
-    renamed = {key: _rename(entry, called) for key, entry in fields.items()}
-    moved_trial = dataclasses.replace(
-        full,
-        method=dataclasses.replace(full.method, **renamed) if fields else full.method,
-        names=called,
-    )
+    method = full.method
+    if _is_value(method):
+        renamed = {}
+        for field in dataclasses.fields(method):
+            renamed[field.name] = _rename(getattr(method, field.name), called)
+        method = dataclasses.replace(method, **renamed)
+    moved_trial = dataclasses.replace(full, method=method, names=called)
     expected, models = full.run().models, moved_trial.run().models
     for name, x in expected.items():
         model = models.get(called.get(name, name))
@@ -323,20 +318,18 @@ def _is_value(method: Any) -> bool:
 def _rename(entry: Any, called: Mapping[str, str]) -> Any:
     if isinstance(entry, str):
         return called.get(entry, entry)
-    return tuple(_rename(e, called) for e in entry) if type(entry) is tuple else entry
+    if type(entry) is tuple:
+        return tuple(_rename(part, called) for part in entry)
+    return entry
 
 
 def learns(trial: Trial) -> None:
     """Eight rounds lower the mean loss of a convex problem."""
     run = trial.with_local(lr=0.3, steps=Steps(4)).run(8)
-    losses = {
-        number: [
-            r.value
-            for r in run.history
-            if (r.round, r.split, r.metric) == (number, "train", "loss")
-        ]
-        for number in (0, 8)
-    }
+    losses: dict[int, list[float]] = {}
+    for row in run.history:
+        if (row.split, row.metric) == ("train", "loss"):
+            losses.setdefault(row.round, []).append(row.value)
     initial, final = (sum(losses[number]) / len(losses[number]) for number in (0, 8))
     if not final < 0.95 * initial:
         raise LawError(
@@ -466,9 +459,8 @@ def sends(trial: Trial) -> None:
     for record in trial.usual.asks:
         formula = declared.get(record.task.rpartition(":")[2], ("", ""))[0]
         number = _evaluate(formula, symbols)
-        sent = round(
-            record.bytes_up / 8 - 0.45
-        )  # a flag of a byte, or a number of four, counts as none
+        # A flag of a byte, or a number of four, counts as none.
+        sent = round(record.bytes_up / 8 - 0.45)
         if record.round == ROUNDS and number is not None and sent != number:
             raise LawError(
                 f"declares {formula} = {number} numbers up for {record.task}, sent {sent}"

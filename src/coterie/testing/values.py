@@ -30,18 +30,17 @@ def _rows_of(kind: str, count: int = 24) -> tuple[Tensor, Tensor]:
         event = (torch.arange(count) % 3 > 0).double()
         labels_of_events = torch.stack([torch.zeros_like(time), time, event], 1)
         return torch.cat([hazard, 2 * hazard], 1), labels_of_events
-    outputs = torch.randn(
-        count,
-        1 if kind in ("binary", "regression") else _CLASSES,
-        generator=stream,
-        dtype=torch.float64,
-    )
-    classes = torch.arange(count) % (2 if kind == "binary" else _CLASSES)
-    labels = {
-        "multilabel": torch.randint(0, 2, (count, _CLASSES), generator=stream),
-        "regression": classes.double(),  # counts, of which metrics of counts are defined, too
-    }
-    return outputs, labels.get(kind, classes)
+    columns = 1 if kind in ("binary", "regression") else _CLASSES
+    outputs = torch.randn(count, columns, generator=stream, dtype=torch.float64)
+    if kind == "multilabel":
+        return outputs, torch.randint(0, 2, (count, _CLASSES), generator=stream)
+    if kind == "binary":
+        return outputs, torch.arange(count) % 2
+    classes = torch.arange(count) % _CLASSES
+    if kind == "regression":
+        # Whole numbers from 0 on: metrics of counts are defined of them, too.
+        return outputs, classes.double()
+    return outputs, classes
 
 
 def number(metric: Callable[..., Any]) -> None:
