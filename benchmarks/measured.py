@@ -157,13 +157,6 @@ def sections() -> list[Section]:
             _of_one(csv_table),
         ),
         Section(
-            "Lines changed at random",
-            "How many of the changes drawn in a room a test notices.",
-            ("room_mutants.csv",),
-            "make mutants ROOM=report",
-            _of_one(csv_table),
-        ),
-        Section(
             "Rows that a dishonest server finds",
             "Hungary, 20 rounds, default settings of a site except `largest_layer`. Noise is secret, "
             "behind `clip` with a bound of 1. Rows: found among its own, in brackets among as many "

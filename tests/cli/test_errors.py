@@ -185,7 +185,7 @@ FILES = {
     "momentum 1": (TOML + "[local]\nmomentum = 1\n", "LocalSGD.momentum must be in [0, 1)"),
     "negative decay": (TOML + "[local]\nweight_decay = -1\n", "LocalSGD.weight_decay must be a number >= 0"),
     "clip 0": (TOML + "[local]\nclip = 0\n", "LocalSGD.clip must be"),
-    "unknown optimiser": (TOML + "[local]\noptimiser = 'adma'\n", "rmsprop; got 'adma'"),
+    "unknown optimiser": (TOML + "[local]\noptimiser = 'adma'\n", "rmsprop", "got 'adma'"),
     "a sampler in a word": (TOML + "[local]\nsampler = 'x'\n", "x.toml, [local]: sampler: there is no sampler 'x'; allowed:"),
     "lr in a word": (TOML + "[local]\nlr = 'fast'\n", "LocalSGD.lr must be a number > 0; got 'fast'"),
     "a schedule without start": (TOML + "[local]\nlr = {factor = 0.1}\n", "start"),

@@ -21,6 +21,7 @@ from coterie.base.names import Names
 from coterie.base.rng import Rng
 from coterie.base.rows import Array, LabelScale, Part, Rows, describe_inputs, row_shapes
 from coterie.base.spelling import html_table
+from coterie.base.vector import tensor_bytes
 
 PARTS = ("train", "validation", "test", "contribution")
 """Parts of the rows of clients; the last are validation rows on which contributions are measured (`reserve_validation`)."""
@@ -559,9 +560,7 @@ class Clients(Sequence[Client]):
                     for key, value in of_client(i).items():
                         form = f"{kind}/{key}{tuple(value.shape)}{value.dtype}"
                         digest.update(form.encode())
-                        # As bytes, since numpy has no bfloat16.
-                        flat = value.detach().cpu().contiguous().reshape(-1)
-                        digest.update(flat.view(torch.uint8).numpy().data)
+                        digest.update(tensor_bytes(value))
                 fingerprints[name] = digest.hexdigest()
         return fingerprints
 

@@ -140,6 +140,7 @@ def open_tensors(
             yield file, parse_json(written, str(path), dict, cure)
     except InputError:
         raise
+    # What safetensors, and whoever reads values, raise for a damaged file.
     except (
         OSError,
         SafetensorError,
@@ -354,15 +355,14 @@ def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
 
 def _seal(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """A hash of what a checkpoint's JSON was read as, and of its tensors [any shape], on the CPU."""
-    import torch
+    from coterie.base.vector import tensor_bytes
 
     text = json.dumps(description, sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        # As bytes, since numpy has no bfloat16.
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor_bytes(tensor))
     return digest.hexdigest()
 
 

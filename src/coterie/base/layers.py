@@ -98,9 +98,10 @@ def _private_names(layout: Layout, personal: Personal, norms: str) -> frozenset[
             if is_batch_norm or norms == "all"
         ]
     else:
-        return frozenset(
-            name for name in names if any(_fits(name, pattern) for pattern in personal)
-        )
+        fitting: set[str] = set()
+        for pattern in personal:
+            fitting.update(name for name in names if _fits(name, pattern))
+        return frozenset(fitting)
     return frozenset(name for name in names if owner_of(name) in modules)
 
 

@@ -84,15 +84,11 @@ def _refuse_namesakes(module: ModuleType, folder: Path) -> None:
             if isinstance(value, ModuleType)
             else getattr(value, "__module__", None)
         )
-        own_file, imported_file = (
-            folder / f"{name}.py",
-            getattr(sys.modules.get(str(name)), "__file__", None),
-        )
-        if (
-            imported_file is not None
-            and own_file.is_file()
-            and not own_file.samefile(imported_file)
-        ):
+        own_file = folder / f"{name}.py"
+        imported_file = getattr(sys.modules.get(str(name)), "__file__", None)
+        if imported_file is None or not own_file.is_file():
+            continue
+        if not own_file.samefile(imported_file):
             raise InputError(
                 f"{module.__file__} got {imported_file} as {name}, and not {own_file}; rename one of the two"
             )

@@ -463,9 +463,11 @@ class Rows:
     def subset(self, clients: Sequence[int]) -> Rows:
         """Copies of the rows of some clients, by number, and no others."""
         lists = [self.numbers(i) for i in clients]
-        numbers = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
-        offsets = offsets_from_sizes([len(part) for part in lists])
-        return Rows(*Part(self.inputs, self.labels).select(numbers), offsets)
+        # The empty one stands for no clients at all.
+        numbers = np.concatenate([np.zeros(0, np.int64), *lists])
+        everything = Part(self.inputs, self.labels)
+        inputs, labels = everything.select(torch.from_numpy(numbers))
+        return Rows(inputs, labels, offsets_from_sizes([len(part) for part in lists]))
 
     def evidence(self) -> Callable[[int], dict[str, Tensor]]:
         """A function (client number) -> the tensors by name that a fingerprint of its rows is made of; {} without rows.

@@ -172,12 +172,9 @@ def _order_layers(
 ) -> tuple[str, ...]:
     """Return the modules that have these parameters in the order in which a forward pass uses them for the last time."""
     registered = dict.fromkeys(owner_of(name) for name, _ in parameters)
-    containers = [
-        type(module)
-        for module in model.modules()
-        if any(True for _ in module.children())
-    ]
-    if all(kind is nn.Sequential for kind in containers):
+    # Modules of other modules that are all sequences run in the order in which they are registered.
+    containers = [module for module in model.modules() if list(module.children())]
+    if all(type(container) is nn.Sequential for container in containers):
         return tuple(registered)
     order: dict[str, None] = {}
     for module in _trace_modules(model):
@@ -197,16 +194,15 @@ def _trace_modules(model: nn.Module) -> list[str]:
         with warnings.catch_warnings(), fork_generators():
             warnings.simplefilter("ignore")
             graph = fx.Tracer().trace(traced)
-    except (
-        Exception
-    ):  # a forward of a user's own may raise anything when it is given no rows
+    except Exception:  # a forward of a user's own may raise anything without rows
         return []
-    calls = [
-        (node.op, str(node.target))
-        for node in graph.nodes
-        if node.op in ("call_module", "get_attr")
-    ]
-    return [target if op == "call_module" else owner_of(target) for op, target in calls]
+    modules: list[str] = []
+    for node in graph.nodes:
+        if node.op == "call_module":
+            modules.append(str(node.target))
+        elif node.op == "get_attr":
+            modules.append(owner_of(str(node.target)))
+    return modules
 
 
 def keeps_statistics(module: nn.Module) -> bool:
@@ -226,11 +222,9 @@ def freeze_statistics(module: nn.Module) -> None:
 
 def _averages(buffer: Tensor) -> bool:
     """Return True if a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
-    return (
-        buffer.is_floating_point()
-        and buffer.dtype.itemsize > 1
-        and bool(torch.isfinite(buffer).all())
-    )
+    if not buffer.is_floating_point() or buffer.dtype.itemsize == 1:
+        return False
+    return bool(torch.isfinite(buffer).all())
 
 
 def copy_model(model: nn.Module) -> nn.Module:
@@ -404,22 +398,19 @@ def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
     }
 
 
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The numbers of a tensor, row by row, as bytes: numpy has no bfloat16."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
 def add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
     """Let a hash know names, shapes, types and numbers of tensors; without those that have no numbers or cannot be trained with."""
     for name, value in sorted(state.items()):
-        readable = (
-            isinstance(value, Tensor)
-            and not nn.parameter.is_lazy(value)
-            and not (value.is_meta or value.is_nested)
-        )
-        if readable and value.layout == torch.strided and not value.is_quantized:
+        if not isinstance(value, Tensor) or nn.parameter.is_lazy(value):
+            continue
+        if value.is_meta or value.is_nested or value.is_quantized:
+            continue
+        if value.layout == torch.strided:
             digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-            digest.update(
-                value.detach()
-                .cpu()
-                .contiguous()
-                .reshape(-1)
-                .view(torch.uint8)
-                .numpy()
-                .data
-            )
+            digest.update(tensor_bytes(value))

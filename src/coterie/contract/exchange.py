@@ -273,11 +273,13 @@ class Exchange(Generic[R]):
 
     def _carry(self, ask: Ask, *, keep: bool = True) -> tuple[Answer, int]:
         """The answer of the engine with every field in its own form, and the bytes of one client's reply."""
+        carried = send({"ask": ask})["ask"] if self.strict_wire else ask
         carry = self.engine.ask if keep else self.engine.borrow
-        answer = carry(send({"ask": ask})["ask"] if self.strict_wire else ask)
+        answer = carry(carried)
         for kind, count in answer.spent.items():
             self.session.spent[kind] = self.session.spent.get(kind, 0) + count
         if self.strict_wire:
+            # The wire would make plain tuples of the costs.
             answer = replace(send({"answer": answer})["answer"], costs=answer.costs)
         sent = answer.blocks[0].bytes_of_one() if answer.blocks else 0
         return unpack_answer(answer, ask, self.task, self.engine.layout), sent

@@ -138,7 +138,7 @@ class Memory:
             del rounds[old_round]
 
     def save(self) -> dict[str, Tensor]:
-        """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
+        """Everything as one flat dict; `owners` and `select_clients` tell whose its values are."""
         if self.unasked:
             self.drop_late(self.unasked, {})
         saved: dict[str, Tensor] = {}
@@ -203,7 +203,7 @@ def owners(saved: Iterable[str]) -> set[str]:
     return {_split(name)[2] for name in saved}
 
 
-def of_clients(
+def select_clients(
     saved: Mapping[str, Tensor], clients: Iterable[str]
 ) -> dict[str, Tensor]:
     """The saved values of some clients."""

@@ -392,14 +392,14 @@ def filters_of(method: Method[Any], candidates: Iterable[Any]) -> tuple[Filter, 
     for reply_filter in chosen:
         check_object(reply_filter, Filter)
         _check_filter(reply_filter, method)
-    packing = [
-        type(reply_filter).__name__ for reply_filter in chosen if reply_filter.packs
-    ]
+    packing = [type(filter_).__name__ for filter_ in chosen if filter_.packs]
     if len(packing) > 1:
         raise InputError(
             f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
         )
-    return () if method.is_reference else in_order(chosen)
+    if method.is_reference:
+        return ()
+    return in_order(chosen)
 
 
 def _check_filter(filter: Filter, method: Method[Any]) -> None:

@@ -67,7 +67,7 @@ def deal(
     if split.kind == "target-groups":
         return _target_groups(split, labels, split.seed_for(seed))
     if split.kind == "column":
-        return _by_column(split, column, split.seed_for(seed))
+        return _deal_by_column(split, column, split.seed_for(seed))
     lists = _lists(split, labels, split.count + split.unseen, split.seed_for(seed))
     training = dict(zip(number_names(split.count), lists, strict=False))
     unseen_names = number_names(split.unseen, "unseen")
@@ -96,7 +96,7 @@ def _with_notes(
     return Dealt(training, unseen, flipped=flipped, notes=tuple(sentences))
 
 
-def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
+def _deal_by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
     """Make one client per value of the column, under that name; `unseen` ones are drawn first, by name."""
     if read is None:
         raise InputError(

@@ -5,7 +5,7 @@ All randomness has a name (`generator`), so a client's parts depend on its rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from types import MappingProxyType
@@ -52,11 +52,9 @@ def stratified(
     {'train': 4, 'test': 2}
     """
     values = np.zeros(n or 0, dtype=np.int64) if labels is None else np.asarray(labels)
-    codes = (
-        np.unique(values, return_inverse=True)[1]
-        if values.ndim == 1
-        else np.zeros(len(values), dtype=np.int64)
-    )
+    codes = np.zeros(len(values), dtype=np.int64)
+    if values.ndim == 1:
+        _, codes = np.unique(values, return_inverse=True)
     if groups is not None:
         table = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
         np.add.at(table, (groups, codes), 1)
@@ -87,20 +85,18 @@ def stratify(
     """
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     begins, client = ends - sizes, np.repeat(np.arange(len(ends)), sizes)
-    values = np.unique(np.asarray(classes), return_inverse=True)[1]
-    group_keys, code = np.unique(
-        client * (values.max(initial=0) + 1) + values, return_inverse=True
-    )
-    first_codes = np.searchsorted(
-        group_keys, np.arange(len(ends) + 1) * (values.max(initial=0) + 1)
-    )  # code of each client
+    _, values = np.unique(np.asarray(classes), return_inverse=True)
+    # One code for each class of each client; those of a client lie together.
+    count = values.max(initial=0) + 1
+    group_keys, code = np.unique(client * count + values, return_inverse=True)
+    first_codes = np.searchsorted(group_keys, np.arange(len(ends) + 1) * count)
     place, turn = np.empty(len(code)), np.empty(len(group_keys), dtype=np.int64)
-    single = (
-        [generator(seed, "parts", name) for name in names] if len(names) == 1 else []
-    )
-    streams = single or numpy_generators(
-        name_digest(seed, "parts", name) for name in names
-    )
+    streams: Iterable[np.random.Generator]
+    if len(names) == 1:
+        streams = [generator(seed, "parts", names[0])]
+    else:
+        # The same streams, mixed at once: to make one takes longer than its draws.
+        streams = numpy_generators(name_digest(seed, "parts", name) for name in names)
     edges = zip(
         begins.tolist(),
         ends.tolist(),
@@ -190,24 +186,18 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
     for i, name in enumerate(clients.names):
         labels = clients.train.part(i).labels
         classes = form.strata(labels)
-        groups = (
-            clients.row_groups[name]["train"] if name in clients.row_groups else None
-        )
-        dealt = deal_folds(
-            labels.cpu().numpy() if classes is None else classes,
-            folds,
-            seed=seed,
-            name=name,
-            groups=groups,
-        )
+        groups = None
+        if name in clients.row_groups:
+            groups = clients.row_groups[name]["train"]
+        values = labels.cpu().numpy() if classes is None else classes
+        dealt = deal_folds(values, folds, seed=seed, name=name, groups=groups)
+        # Without a fold nothing is tested: no row has that number.
         tested = dealt == (UNTESTED - 1 if fold is None else fold)
         untested = np.flatnonzero(~tested)
         strata = None if classes is None else classes[untested]
-        whose = (
-            None
-            if groups is None
-            else np.unique(groups[untested], return_inverse=True)[1]
-        )
+        whose = None
+        if groups is not None:
+            _, whose = np.unique(groups[untested], return_inverse=True)
         held_out = stratified(
             strata,
             HELD,
@@ -216,9 +206,8 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
             n=len(untested),
             groups=whose,
         )
-        of_part = {part: untested[place] for part, place in held_out.items()} | {
-            "test": np.flatnonzero(tested)
-        }
+        of_part = {part: untested[place] for part, place in held_out.items()}
+        of_part["test"] = np.flatnonzero(tested)
         where = clients.train.numbers(i)
         for part, place in of_part.items():
             parts[part].append(where[place])

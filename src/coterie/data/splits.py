@@ -459,21 +459,23 @@ def target_groups(
             )
     validation = np.sort(np.concatenate([r[:held_out] for r in rows[:3]]))
     stock = [
-        _by_turns([r[held_out:] for r in rows[:3]]),
-        _by_turns(rows[3:6]),
-        _by_turns(rows[6:]),
+        _take_turns([r[held_out:] for r in rows[:3]]),
+        _take_turns(rows[3:6]),
+        _take_turns(rows[6:]),
     ]
 
     def shares_of(size: int) -> tuple[int, int]:
         shared = round(alpha * size)
         return shared, size - shared
 
+    def is_enough(size: int) -> bool:
+        shared, own = shares_of(size)
+        if size + 10 * shared > len(stock[0]) or 10 * own > len(stock[1]):
+            return False
+        return 9 * size <= len(stock[2])
+
     size = len(classes) // 20
-    while size and (
-        size + 10 * shares_of(size)[0] > len(stock[0])
-        or 10 * shares_of(size)[1] > len(stock[1])
-        or 9 * size > len(stock[2])
-    ):
+    while size and not is_enough(size):
         size -= 1
     if size < 3:
         raise InputError(
@@ -524,7 +526,7 @@ def _rank(classes: NDArray[Any]) -> Index:
     return rank
 
 
-def _by_turns(groups: list[Index]) -> Index:
+def _take_turns(groups: list[Index]) -> Index:
     """One of each group after the other, as long as all last."""
     shortest = min(map(len, groups))
     return np.stack([g[:shortest] for g in groups], axis=1).ravel()

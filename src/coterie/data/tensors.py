@@ -111,29 +111,21 @@ def from_tensors(
         return made.with_form(form)
     if _is_pair(clients):
         labelled: dict[str, Any] = {"name": name, "classes": classes, "notes": notes}
-        return with_task(
-            deal_rows(_part(clients, "the data set"), split, seed=seed, **labelled),
-            task,
-        )
+        whole = _part(clients, "the data set")
+        return with_task(deal_rows(whole, split, seed=seed, **labelled), task)
     rule = Split.parse(split, natural="a list of clients")
     parts_by_name = _by_name(clients)
-    fields: dict[str, Any] = {
-        "name": name,
-        "classes": classes,
-        "notes": notes,
-        "server": None if server is None else _part(server, "the server"),
-        "unseen": None
-        if unseen is None
-        else from_tensors(
+    fields: dict[str, Any] = {"name": name, "classes": classes, "notes": notes}
+    if server is not None:
+        fields["server"] = _part(server, "the server")
+    if unseen is not None:
+        fields["unseen"] = from_tensors(
             unseen, seed=seed, split=split, name=name, classes=classes, task=task
-        ),
-    }
+        )
     names = sorted(parts_by_name)
-    joined = (
-        _join([parts_by_name[key] for key in names])
-        if all(0 < len(key) <= 200 for key in names)
-        else None
-    )
+    joined = None
+    if all(0 < len(key) <= 200 for key in names):
+        joined = _join([parts_by_name[key] for key in names])
     if joined is not None:
         dealt = _deal_parts(
             joined.inputs,

@@ -20,7 +20,7 @@ from coterie.base.errors import InputError
 from coterie.base.loss import RowLoss
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
-from coterie.contract.memory import of_clients
+from coterie.contract.memory import select_clients
 from coterie.contract.wire import (
     Answer,
     Ask,
@@ -250,7 +250,7 @@ class RayEngine(LocalEngine):
         """Undo `save_memory`."""
         self._shard.memory.load(saved, (*self.unseen, "server"))
         for host in self._hosts:
-            host.saved = of_clients(saved, host.names)
+            host.saved = select_clients(saved, host.names)
             host.handle.load.remote(pack({"saved": Saved(host.saved)}))
 
     def close(self) -> None:

@@ -77,16 +77,12 @@ def outputs_of(clients: Clients) -> int:
         raise InputError(f"labels must be classes 0, 1, ...; got {lowest}")
     count = max(highest + 1, len(clients.classes))
     if count > _MANY and count > 10 * len(classes):
-        client = next(
-            c.name
-            for c in clients
-            for _, part in c.parts()
-            if bool((part.labels == highest).any())
-        )
-        raise InputError(
-            f"client {client!r} has the label {highest}, but there are only {len(classes)} different ones; number the classes "
-            "0, 1, 2, ..."
-        )
+        for client in clients:
+            if any(bool((part.labels == highest).any()) for _, part in client.parts()):
+                raise InputError(
+                    f"client {client.name!r} has the label {highest}, but there are only {len(classes)} different ones; number the "
+                    "classes 0, 1, 2, ..."
+                )
     if lowest == highest:
         name = clients.classes[lowest] if clients.classes else lowest
         raise InputError(
@@ -118,15 +114,14 @@ def build_model(
         _refuse_hooks(module)
         return _make_lazy_layers(module, clients, seed)
     inputs = sample(clients.train.inputs)
-    shape: Any = (
-        {k: tuple(v.shape[1:]) for k, v in inputs.items()}
-        if isinstance(inputs, dict)
-        else tuple(inputs.shape[1:])
-    )
+    shape: Any
+    if isinstance(inputs, dict):
+        shape = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+    else:
+        shape = tuple(inputs.shape[1:])
     with fork_generators(Rng.named(seed, "model").seed()):
-        module = _unwrap_compiled(
-            build_for(clients.form, model, shape, outputs_of(clients))
-        )
+        built = build_for(clients.form, model, shape, outputs_of(clients))
+    module = _unwrap_compiled(built)
     _refuse_hooks(module)
     return _make_lazy_layers(module, clients, seed)
 
@@ -261,15 +256,15 @@ def _forward(module: nn.Module, inputs: Inputs) -> None:
     """One call on rows, as training will make it: uint8 images in [0, 1], dicts by keyword where the model takes them so."""
 
     def ready(value: Tensor) -> Tensor:
-        return value.to(torch.get_default_dtype()) / (
-            255 if value.dtype == torch.uint8 else 1
-        )
+        if value.dtype in (torch.int32, torch.int64, torch.bool):
+            return value
+        highest = 255 if value.dtype == torch.uint8 else 1
+        return value.to(torch.get_default_dtype()) / highest
 
-    INTEGERS = (torch.int32, torch.int64, torch.bool)
     if not isinstance(inputs, dict):
-        module(inputs if inputs.dtype in INTEGERS else ready(inputs))
+        module(ready(inputs))
         return
-    named = {k: v if v.dtype in INTEGERS else ready(v) for k, v in inputs.items()}
+    named = {name: ready(value) for name, value in inputs.items()}
     if set(named) <= set(inspect.signature(module.forward).parameters):
         module(**named)
     else:

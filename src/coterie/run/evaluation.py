@@ -343,10 +343,10 @@ def _join_measured(found: Sequence[Measured], names: Sequence[str]) -> Measured 
     if not found:
         return None
     tables = [part.metrics for part in found]
-    places: dict[str, int] = {}
+    clients: list[str] = []
     for table in tables:
-        for client in table.clients:
-            places[client] = len(places)
+        clients += table.clients
+    places = {client: place for place, client in enumerate(clients)}
     ordered = tuple(name for name in names if name in places)
     order = [places[name] for name in ordered]
     joined = replace(

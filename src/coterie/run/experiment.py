@@ -121,7 +121,7 @@ class Experiment:
             may_be_list = key in ("methods", "filters", "callbacks")
             if not may_be_list and not isinstance(tables.get(key, {}), dict):
                 raise InputError(f"{where}: [{key}] must be a table")
-        _check_texts(tables, where)
+        _check_data_and_model(tables, where)
         for name in own_objects(tables):
             if name not in objects:
                 raise InputError(
@@ -386,23 +386,20 @@ class Experiment:
         from coterie.data.registry import clients_of, load
         from coterie.data.tensors import settle_task
 
-        table = dict(self.data)
-        name = table.pop("name") if "name" in table else table.pop("folder")
+        options = dict(self.data)
+        source = options.pop("name") if "name" in options else options.pop("folder")
+        if self.folds:
+            seed = self.run.seeds[0]
         split = dict(self.split)
-        if isinstance(self.objects.get(name), Clients):
-            split.pop(
-                "folds", None
-            )  # they are split already; `of_fold` deals their folds
-        settings = {
-            "seed": self.run.seeds[0] if self.folds else seed,
-            "split": split or None,
-            **table,
-        }
+        # Clients that are ready are split already; `of_fold` deals their folds.
+        if isinstance(self.objects.get(source), Clients):
+            split.pop("folds", None)
+        settings = {"seed": seed, "split": split or None, **options}
         try:
-            if name in self.objects:
-                clients = clients_of(self.objects[name], name, **settings)
+            if source in self.objects:
+                clients = clients_of(self.objects[source], source, **settings)
             else:
-                clients = load(name, **settings)
+                clients = load(source, **settings)
             if self.folds:
                 refuse_split(clients)
             if self.privacy is not None and not clients.rows_elsewhere:
@@ -531,6 +528,7 @@ def _privacy(table: Any, where: str) -> Privacy | None:
 
 
 def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:
+    """Return the checked [run] table; keys of engines, which many look for there, are refused with the place where they belong."""
     engines: set[str] = set()
     for name in ENGINES:
         for option in options_of(ENGINES[name]):
@@ -545,8 +543,9 @@ def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> Ru
             f'{where}: the engine is a table of its own: [engine] name = "ray"'
         )
     fields = dict(table)
-    if isinstance(fields.get("loss"), str):
-        fields["loss"] = objects.get(fields["loss"], fields["loss"])
+    loss = table.get("loss")
+    if isinstance(loss, str) and loss in objects:
+        fields["loss"] = objects[loss]
     return build(RunTable, fields, where, named="run")
 
 
@@ -606,9 +605,10 @@ def _check_primary(experiment: Experiment) -> None:
         )
 
 
-def _check_texts(tables: Mapping[str, Any], where: str) -> None:
+def _check_data_and_model(tables: Mapping[str, Any], where: str) -> None:
+    """Raise `InputError` for [data] that names nothing, names that are no texts, and for `init` or `freeze` of another form."""
     data = tables.get("data", {})
-    if not ("name" in data or "folder" in data):
+    if "name" not in data and "folder" not in data:
         raise InputError(f"{where}: [data] needs a name or a folder")
     texts = (("data", "name"), ("data", "folder"), ("data", "label"), ("model", "name"))
     for table, key in texts:

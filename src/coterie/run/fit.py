@@ -448,12 +448,8 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    if (
-        not isinstance(value, Tensor)
-        or value.is_nested
-        or value.is_meta
-        or value.is_complex()
-        or value.is_quantized
-    ):
+    if not isinstance(value, Tensor) or value.is_nested or value.is_meta:
         return False
-    return value.layout == torch.strided and bool(torch.isfinite(value.float()).all())
+    if value.is_complex() or value.is_quantized or value.layout != torch.strided:
+        return False
+    return bool(torch.isfinite(value.float()).all())

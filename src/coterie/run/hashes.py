@@ -102,11 +102,8 @@ def refuse_damaged_outcomes(folder: Path) -> None:
     """Raise `InputError` if what a model said of each test row, from which intervals come, is not as its run left it."""
     for path in sorted((folder / "checkpoint").glob("*/done.json")):
         record = record_or_none(path)
-        recorded = (
-            {}
-            if record is None
-            else {k: v for k, v in record["files"].items() if k.startswith("outcomes/")}
-        )
+        recorded = {} if record is None else record["files"]
+        recorded = {k: v for k, v in recorded.items() if k.startswith("outcomes/")}
         for name, problem in find_damage(folder, recorded).items():
             raise InputError(
                 f"{folder / name} {problem}; continue the run with --resume, which makes it again"

@@ -299,14 +299,12 @@ class _Loop:
 
     def _is_idle(self, state: Any) -> bool:
         """Return True if the round asks nobody and changes nothing: the method has finished, and was evaluated since."""
-        return (
-            self._final_log is not None
-            and self.evaluator.seen.round > 0
-            and self.method.finished(state)
-            and type(self.sampler) is Sampler
-            and self.contributions is None
-            and self.settings.appeal is None
-        )
+        if self._final_log is None or self.evaluator.seen.round <= 0:
+            return False
+        # These ask clients in each round, whatever the method does.
+        if type(self.sampler) is not Sampler or self.contributions is not None:
+            return False
+        return self.settings.appeal is None and self.method.finished(state)
 
     def _pass_idle_round(self, state: Any, number: int) -> None:
         """Write down again what the method said last, and the last evaluation, in rounds that are evaluated."""

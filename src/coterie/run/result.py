@@ -102,20 +102,19 @@ class Run:
     @property
     def label(self) -> str:
         """Name of the method: its class, or the name in a saved run."""
-        return (
-            self.method if isinstance(self.method, str) else type(self.method).__name__
-        )
+        if isinstance(self.method, str):
+            return self.method
+        return type(self.method).__name__
 
     def __repr__(self) -> str:
-        models = (
-            "one model for all clients"
-            if set(self.models) == {"*"}
-            else f"models of {count(len(self.models), 'client')}"
-        )
-        failed = (
-            f", {count(len(self.failures), 'client')} failed" if self.failures else ""
-        )
-        return f"<run of {self.label}: {count(self.rounds, 'round')}, seed {self.seed}, {models}{failed}>"
+        about = f"{count(self.rounds, 'round')}, seed {self.seed}, "
+        if set(self.models) == {"*"}:
+            about += "one model for all clients"
+        else:
+            about += f"models of {count(len(self.models), 'client')}"
+        if self.failures:
+            about += f", {count(len(self.failures), 'client')} failed"
+        return f"<run of {self.label}: {about}>"
 
     @property
     def x(self) -> Tensor:
@@ -225,12 +224,14 @@ class Run:
 
     def _repr_html_(self) -> str:
         rows = [row for row in self.summary if row["split"] == self._split]
-        metrics = [m for m in METRICS if any(row.get(m) is not None for row in rows)]
+        measured: set[str] = set()
+        for row in rows:
+            measured.update(name for name, value in row.items() if value is not None)
+        metrics = [metric for metric in METRICS if metric in measured]
         cells = [["client", "rows", *metrics]]
-        cells += [
-            [row["client"], str(row["n"]), *(_cell(row.get(m)) for m in metrics)]
-            for row in rows
-        ]
+        for row in rows:
+            values = [_cell(row.get(metric)) for metric in metrics]
+            cells.append([row["client"], str(row["n"]), *values])
         return html_table(f"{repr(self)[1:-1]}; {self._split} rows", cells)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -238,7 +239,8 @@ class Run:
         meaning = None if self.meaning is None else self.meaning._asdict()
         if meaning is not None:
             form = meaning.pop("form")
-            meaning |= {} if form is None else {"form": vars(form)}
+            if form is not None:
+                meaning["form"] = vars(form)
         values = {name: getattr(self, name) for name in _KEPT} | {
             "history": self.history.columns()
         }

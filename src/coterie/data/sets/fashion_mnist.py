@@ -126,19 +126,19 @@ def over_idx(
 
 
 def _find(folder: str | Path | None) -> Path:
+    root = os.environ.get("COTERIE_DATA")
     if folder is not None:
+        searched = f"the folder {folder}"
         places = [Path(folder), Path(folder) / "fashion-mnist"]
+    elif root:
+        searched = "COTERIE_DATA"
+        places = [Path(root), Path(root) / "fashion-mnist", DEBIAN]
     else:
-        root = os.environ.get("COTERIE_DATA")
-        places = [*([Path(root), Path(root) / "fashion-mnist"] if root else []), DEBIAN]
+        searched = "COTERIE_DATA (not set)"
+        places = [DEBIAN]
     for place in places:
         if (place / _FIRST).is_file() or (place / f"{_FIRST}.gz").is_file():
             return place
-    searched = (
-        f"the folder {folder}"
-        if folder is not None
-        else "COTERIE_DATA" + ("" if root else " (not set)")
-    )
     raise InputError(
         f"Fashion-MNIST was not found in {searched}; give a folder with {_FIRST}.gz and its three siblings, set the "
         f"environment variable COTERIE_DATA to it, or fill {DEBIAN} by: apt install dataset-fashion-mnist"

@@ -160,10 +160,9 @@ def _labels(folder: Path) -> tuple[list[str], dict[str, list[int]]]:
     names = _text(folder, "labels.txt").split()
     try:
         mapping = json.loads(_text(folder, "ekman_mapping.json"))
-        groups = {
-            str(group): [names.index(label) for label in labels]
-            for group, labels in mapping.items()
-        }
+        groups = {}
+        for group, labels in mapping.items():
+            groups[str(group)] = [names.index(label) for label in labels]
     except (ValueError, AttributeError, TypeError) as error:
         raise InputError(
             f"{folder / 'ekman_mapping.json'} does not fit labels.txt ({error}); copy both again"

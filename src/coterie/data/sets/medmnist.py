@@ -73,13 +73,12 @@ def medmnist(
         raise InputError(
             f"the images of these sets differ in shape: {shapes}; take sets of one shape"
         )
-    tensors = {
-        name: {
-            part: (torch.from_numpy(images), torch.from_numpy(labels))
-            for part, (images, labels) in parts.items()
-        }
-        for name, parts in clients.items()
-    }
+    tensors: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor]]] = {}
+    for name, parts in clients.items():
+        tensors[name] = {}
+        for part, (images, labels) in parts.items():
+            pair = torch.from_numpy(images), torch.from_numpy(labels)
+            tensors[name][part] = pair
     return from_tensors(tensors, name="medmnist")
 
 

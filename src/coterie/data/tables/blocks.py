@@ -125,11 +125,14 @@ def _without_quotes(raw: bytes, separator: str) -> bytes | None:
     padded = np.frombuffer(b"\n" + raw + b"\n", dtype=np.uint8)
     ending = (padded == ord("\n")) | (padded == ord(separator))
     opening, closing = quotes[::2], quotes[1::2]
+    # In `padded` the byte before position i has number i, and the one behind it i + 2.
     if len(quotes) % 2 or not ending[opening].all() or not ending[closing + 2].all():
         return None
     ends = np.flatnonzero(ending[1:])
     crosses_end = np.searchsorted(ends, opening) != np.searchsorted(ends, closing)
-    return None if crosses_end.any() else raw.replace(b'"', b"")
+    if crosses_end.any():
+        return None
+    return raw.replace(b'"', b"")
 
 
 def _blocks(body: bytes, length: int) -> Iterator[bytes]:
@@ -147,10 +150,10 @@ def _ends(block: bytes, separator: str, width: int) -> Places | None:
     raw = np.frombuffer(block, dtype=np.uint8)
     newline = raw == ord("\n")
     ends = np.flatnonzero(newline | (raw == ord(separator)))
+    # Every `width`-th end is that of a line, and no other is.
     if (
-        len(ends) % width
+        newline.sum() * width != len(ends)
         or not newline[ends[width - 1 :: width]].all()
-        or newline.sum() * width != len(ends)
     ):
         return None
     most = csv.field_size_limit()
@@ -159,9 +162,10 @@ def _ends(block: bytes, separator: str, width: int) -> Places | None:
     shown = raw > ord(" ")
     shown[ends] = False
     starts = np.concatenate([[0], ends[width - 1 :: width][:-1] + 1])
-    return (
-        ends.reshape(-1, width) if np.logical_or.reduceat(shown, starts).all() else None
-    )
+    has_value = np.logical_or.reduceat(shown, starts)
+    if not has_value.all():
+        return None
+    return ends.reshape(-1, width)
 
 
 def _starts(ends: Places) -> Places:
@@ -173,7 +177,9 @@ def _odd(cell: str, point: str) -> float | None:
     """Return the number in a cell that is none of digits with one point, NaN if it says that there is no value, None for others."""
     if cell == "" or legible(cell).lower() in NOTHING:
         return np.nan
-    return None if point == "," and ("." in cell or "," in cell) else number(cell)
+    if point == "," and ("." in cell or "," in cell):
+        return None
+    return number(cell)
 
 
 def _numbers(

@@ -30,7 +30,7 @@ from coterie.data.tables.folder import (
     from_tables,
     label_of,
     ready_tables,
-    within,
+    rules_of_rows,
 )
 from coterie.data.tables.read import (
     files_of,
@@ -182,7 +182,7 @@ def check_folder(
             else:
                 by_client = {sheet.name: sheet.table(reading_of(settings))}
         if is_dealt:
-            split = within(split)
+            split = rules_of_rows(split)
     else:
         for client, file in files_of(path).items():
             with problems.collect():

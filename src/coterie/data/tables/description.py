@@ -69,23 +69,29 @@ class ColumnDescription:
             column = cls(**table)
         except TypeError:
             return None
-        flags = (column.unique, column.identifier, column.pooled)
-        example, distinct, problem = column.example, column.distinct, column.problem
-        valid = (
-            column.kind in _KINDS
-            and _are_words(column.signs)
-            and _are_words(column.unknown)
-            and all(flag is None or isinstance(flag, bool) for flag in flags)
-            and (distinct is None or is_count(distinct))
-            and (problem is None or (_is_word(problem) and isinstance(example, list)))
-            and (problem is not None or example is None or _is_cell(example))
-            and (
-                column.categories is None
-                or _are_words(column.categories, min(most, distinct or 0))
-            )
-            and column.is_usable
-        )
-        return column if valid else None
+        return column if column._is_valid(most) else None
+
+    def _is_valid(self, most: int) -> bool:
+        """Return True if each field has the type that it should have, and what its kind needs is there."""
+        if self.kind not in _KINDS:
+            return False
+        if not _are_words(self.signs) or not _are_words(self.unknown):
+            return False
+        flags: list[Any] = [self.unique, self.identifier, self.pooled]
+        if not all(flag is None or isinstance(flag, bool) for flag in flags):
+            return False
+        if self.distinct is not None and not is_count(self.distinct):
+            return False
+        if self.problem is not None:
+            if not _is_word(self.problem) or not isinstance(self.example, list):
+                return False
+        elif self.example is not None and not _is_cell(self.example):
+            return False
+        if self.categories is not None:
+            allowed = min(most, self.distinct or 0)
+            if not _are_words(self.categories, allowed):
+                return False
+        return self.is_usable
 
 
 @dataclass(frozen=True)
@@ -105,15 +111,17 @@ class LabelDescription:
             label = cls(**table)
         except TypeError:
             return None
-        valid = (
-            label.kind in _KINDS
-            and isinstance(label.whole, bool)
-            and _are_words(label.signs)
-            and is_count(label.distinct)
-            and _are_words(label.values, min(label.distinct, MANY_CATEGORIES))
-            and (label.kind != "number" or all(map(_is_numeral, label.values)))
-        )
-        return label if valid else None
+        return label if label._is_valid() else None
+
+    def _is_valid(self) -> bool:
+        """Return True if each field has the type that it should have, and there are as many values as it says, or fewer."""
+        if self.kind not in _KINDS or not isinstance(self.whole, bool):
+            return False
+        if not _are_words(self.signs) or not is_count(self.distinct):
+            return False
+        if not _are_words(self.values, min(self.distinct, MANY_CATEGORIES)):
+            return False
+        return self.kind != "number" or all(map(_is_numeral, self.values))
 
 
 @dataclass(frozen=True)
@@ -127,10 +135,10 @@ class TableDescription:
 
     def text(self) -> str:
         """Return the description as JSON."""
-        columns = {
-            name: {k: v for k, v in vars(c).items() if v is not None}
-            for name, c in self.columns.items()
-        }
+        columns: dict[str, dict[str, Any]] = {}
+        for name, column in self.columns.items():
+            told = vars(column).items()
+            columns[name] = {key: value for key, value in told if value is not None}
         return json.dumps(
             {
                 "rows": self.rows,
@@ -193,22 +201,22 @@ def is_count(value: Any) -> bool:
 
 
 def _is_cell(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and is_count(value[0])
-        and _is_word(value[1])
-    )
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    row, text = value
+    return is_count(row) and _is_word(text)
 
 
 def _is_word(value: Any) -> bool:
-    return (
-        isinstance(value, str) and len(value) <= 1000 and _CONTROL.search(value) is None
-    )
+    if not isinstance(value, str) or len(value) > 1000:
+        return False
+    return _CONTROL.search(value) is None
 
 
 def _are_words(value: Any, most: int = MANY_WORDS) -> bool:
-    return isinstance(value, list) and len(value) <= most and all(map(_is_word, value))
+    if not isinstance(value, list) or len(value) > most:
+        return False
+    return all(map(_is_word, value))
 
 
 def _is_numeral(value: str) -> bool:

@@ -112,7 +112,7 @@ def from_folder(
             settings,
             "a table",
             seed=seed,
-            split=within(split),
+            split=rules_of_rows(split),
             name=name or str(path),
         )
         clients.notes = (*notes, *clients.notes)
@@ -249,7 +249,7 @@ def deal_table(
     return tables, (*whole.notes, *notes, *dealt.notes)
 
 
-def within(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
+def rules_of_rows(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what of a split applies to the rows of each client once they are dealt out."""
     return {key: value for key, value in table_of(split).items() if key in OF_ROWS}
 

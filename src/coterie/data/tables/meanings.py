@@ -68,15 +68,15 @@ def ask_about_meanings(
     settings: Tables,
 ) -> Iterator[str]:
     """Yield questions about what columns mean; arguments are those of `questions.ask_about`."""
-    yield from _on_words_for_missing(tables, recipe, settings)
-    yield from _on_padded_numbers(tables, recipe, settings)
-    yield from _on_lists(tables, recipe, settings)
-    yield from _on_weights(tables, recipe, settings)
+    yield from _ask_words_for_missing(tables, recipe, settings)
+    yield from _ask_padded_numbers(tables, recipe, settings)
+    yield from _ask_lists(tables, recipe, settings)
+    yield from _ask_weights(tables, recipe, settings)
     labels = _labels(clients)
     if len(recipe["label"]["classes"]) == 2:
-        yield from _on_times(tables, labels, recipe, settings)
-        yield from _on_other_outcomes(tables, labels, recipe, settings)
-    yield from _on_reversed_scales(clients, tables, recipe, settings)
+        yield from _ask_times(tables, labels, recipe, settings)
+        yield from _ask_other_outcomes(tables, labels, recipe, settings)
+    yield from _ask_reversed_scales(clients, tables, recipe, settings)
 
 
 def _labels(clients: Sequence[Client]) -> Array:
@@ -96,7 +96,7 @@ def _numbers(tables: Sequence[Table], name: str) -> Array:
     return np.concatenate(parts)
 
 
-def _on_words_for_missing(
+def _ask_words_for_missing(
     tables: Sequence[Table], recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
     """Ask whether None, NA or unknown among texts say that nothing is known, or are a value."""
@@ -128,7 +128,7 @@ def _on_words_for_missing(
     )
 
 
-def _on_padded_numbers(
+def _ask_padded_numbers(
     tables: Sequence[Table], recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
     """Ask whether numbers with zeros in front are codes."""
@@ -146,7 +146,7 @@ def _on_padded_numbers(
         )
 
 
-def _on_lists(
+def _ask_lists(
     tables: Sequence[Table], recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
     """Ask whether cells hold several words, of which each is a category."""
@@ -179,7 +179,7 @@ def _separator_of(columns: Sequence[Column]) -> str:
     return ""
 
 
-def _on_weights(
+def _ask_weights(
     tables: Sequence[Table], recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
     """Ask of positive numbers under a survey's name for weights whether they are inputs."""
@@ -197,7 +197,7 @@ def _on_weights(
         yield drop_or_keep(names, f"{listing(names)}: {about}")
 
 
-def _on_times(
+def _ask_times(
     tables: Sequence[Table], labels: Array, recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
     """Ask of numbers that end early where the outcome occurs whether they are the time until it, or until the follow-up ended."""
@@ -233,7 +233,7 @@ def _limit(name: str, label: str) -> float:
     return _ANY if is_event else 0.0
 
 
-def _on_other_outcomes(
+def _ask_other_outcomes(
     tables: Sequence[Table], labels: Array, recipe: Recipe, settings: Tables
 ) -> Iterator[str]:
     """Ask of a column whose name is an outcome's, and which goes with the label, whether it is known beforehand."""
@@ -269,7 +269,7 @@ def _best_area(
     return max((max(area, 1 - area) for area in areas), default=0.5)
 
 
-def _on_reversed_scales(
+def _ask_reversed_scales(
     clients: Sequence[Client],
     tables: Sequence[Table],
     recipe: Recipe,

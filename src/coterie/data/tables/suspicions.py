@@ -274,8 +274,10 @@ def _are_in_a_line_with(rows: Array, labels: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         y = labels - labels.mean(dtype=np.float64)
         x = rows - rows.mean(axis=0, dtype=np.float64)
-        correlation = (y @ x) / np.sqrt((y @ y) * np.einsum("ij,ij->j", x, x))
-    return np.abs(np.where(rows.std(axis=0) == 0, 0, correlation)) > 1 - 1e-6
+        norms = np.sqrt((y @ y) * np.einsum("ij,ij->j", x, x))
+        correlation = (y @ x) / norms
+    is_constant = rows.std(axis=0) == 0
+    return np.abs(np.where(is_constant, 0, correlation)) > 1 - 1e-6
 
 
 def _are_apart_in(rows: Array, classes: Array) -> Array:
