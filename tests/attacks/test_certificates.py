@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.base.errors import InputError
 from coterie.sites.flare.start import OPEN_PATH
 
 pytest.importorskip(
@@ -749,6 +750,22 @@ def test_an_authority_of_an_earlier_version_notes_when_its_next_certificates_end
     assert ends_of_certificates(copied / "ca") == {
         f"{certificate.serial_number:X}": certificate.not_valid_after_utc
     }
+
+
+def test_status_says_when_certificates_end_although_no_server_answers(
+    copied, monkeypatch, capsys
+):
+    from coterie.sites.flare import status
+
+    def nobody(*_):
+        raise InputError("the server does not answer")
+
+    monkeypatch.setattr(status, "open_session", nobody)
+    assert command("status", plan_of(copied), "--kits", copied) == 2
+    said = capsys.readouterr()
+    assert "hungary" in said.out
+    assert "ends in" in said.out
+    assert "the server does not answer" in said.err
 
 
 # ---- the list of revoked certificates

@@ -120,6 +120,37 @@ def test_a_site_takes_nothing_that_another_site_has_written_or_sent():
         )
 
 
+PERSON = "_admin_12345678-1234-4123-8123-123456789abc"
+"""The name that FLARE makes for the cell of whoever logs in."""
+
+
+@pytest.mark.promise("closed doors")
+@pytest.mark.parametrize("me", CELLS)
+def test_a_person_reaches_the_server_alone_and_there_what_its_list_has(me):
+    requests = REQUESTS[Cell.SERVER, Cell.ADMIN]
+    streams = STREAMS[Cell.SERVER, Cell.ADMIN]
+    tried = [replace(letter, carrier=PERSON) for letter in letters()]
+    for to in CELLS:
+        plain = Letter(PERSON, to, PERSON, "req", "", "", ("", ""))
+        doors = itertools.chain(DOORS, requests)
+        tried += [replace(plain, channel=c, topic=t) for c, t in doors]
+        carried = itertools.product(
+            [*CARRIED, *DOORS, *streams], (DATA, ACK, ERROR, "made up")
+        )
+        tried += [
+            replace(plain, channel=STREAM, topic=topic, stream=inner)
+            for inner, topic in carried
+        ]
+    for letter in tried:
+        if objection(me, Peer(Cell.ADMIN, PERSON), letter, started):
+            continue
+        assert (me, letter.origin, letter.destination) == ("server", PERSON, "server")
+        if letter.channel == STREAM:
+            assert letter.topic in (ACK, ERROR) or letter.stream in streams, letter
+        else:
+            assert (letter.channel, letter.topic) in requests, letter
+
+
 def test_a_cell_takes_what_its_list_has_and_forwards_for_its_own_job_alone():
     for me in ("hungary", f"hungary.{JOB}", "server", f"server.{JOB}"):
         receiver, _ = kind_of(me)

@@ -477,14 +477,19 @@ def test_status_says_who_is_connected_and_when_each_site_last_answered():
     told = {
         "event": ["fedavg", 0, "", 3, 6, 0, 1, None, False], "task": "coterie.algorithms.fedavg:local_update",
         "waiting": ["b"], "gone": ["c"], "last": {"a": ["coterie.compute.metrics:evaluate", 90.0]},
+        "gates": {"a": 7, "b": 0, "c": None},
     }  # fmt: skip
     assert list(_lines(Deployment(("a", "b", "c")), {"a", "b"}, True, told, 100.0)) == [
         "server localhost:8002 answers; fedavg, seed 0, round 3 of 6",
-        "  a  connected; last answered metrics:evaluate 10 s ago",
-        "  b  connected, asked fedavg:local_update",
-        "  c  not connected, gone in this run",
+        "  a  connected, gate closed 7; last answered metrics:evaluate 10 s ago",
+        "  b  connected, asked fedavg:local_update, no gate",
+        "  c  not connected, gone in this run, gate not known",
     ]
-    assert "no run" in next(_lines(Deployment(("a",)), set(), False, {}, 0.0))
+    server, site = _lines(Deployment(("a",)), set(), False, {}, 0.0)
+    assert "no run" in server
+    assert "gate" not in site
+    _, site = _lines(Deployment(("a",)), {"a"}, True, {}, 0.0)
+    assert "gate not known" in site  # the job has not asked it yet
 
 
 def test_what_the_operator_accepts_when_submitting_is_beside_what_the_plan_accepts(

@@ -374,11 +374,32 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(
 
 
 @pytest.mark.in_turn
-@moments(3, 7)
-def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_model(
-    tmp_path, undisturbed, task, at
+def test_a_killed_worker_is_its_sites_failure_and_the_job_goes_on(tmp_path):
+    """FLARE ends the job of all where a site reports that its process has failed; here the quorum of the method decides."""
+    arm = {
+        "where": "worker",
+        "task": "tasks:local_update",
+        "at": 3,
+        "file": str(tmp_path / "killed"),
+    }
+    with deployed(
+        tmp_path / "d", {"switzerland": arm}, methods=FEDAVG, rounds=4, timeout=20.0
+    ) as made:
+        made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report")
+        assert (tmp_path / "killed").exists()
+    assert set(failures(tmp_path / "run")) == {"switzerland"}
+
+
+@pytest.mark.in_turn
+def test_a_killed_worker_whom_the_method_needs_ends_the_run_and_resume_completes_it(
+    tmp_path, undisturbed
 ):
-    arm = {"where": "worker", "task": task, "at": at, "file": str(tmp_path / "killed")}
+    arm = {
+        "where": "worker",
+        "task": "target_tasks:target_gradient",
+        "at": 7,
+        "file": str(tmp_path / "killed"),
+    }
     with deployed(
         tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4, timeout=20.0
     ) as made:
@@ -387,6 +408,7 @@ def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_mode
         )
         assert (tmp_path / "killed").exists()
         assert done.returncode == 1, done.stderr
+        assert "Failed: switzerland" in done.stderr
         assert "--resume" in done.stderr
         made.coterie(
             "submit", made.plan, "--out", tmp_path / "run", "--no-report", "--resume"

@@ -306,6 +306,30 @@ def test_with_it_no_site_and_no_job_of_another_site_commands_the_job(gated):
 
 
 @pytest.mark.promise("closed doors")
+def test_with_it_a_site_that_reports_a_failure_ends_its_own_part_alone(gated):
+    """FLARE's server takes the report, and ended the run of all. That the run goes on is seen by the last test of this file."""
+    from nvflare.fuel.common.exit_codes import ProcessExitCode
+    from nvflare.private.defs import JobFailureMsgKey
+
+    reports = [
+        {
+            "to": SERVER,
+            "channel": "task",
+            "topic": "report_job_failure",
+            "payload": {
+                JobFailureMsgKey.JOB_ID: gated.job,
+                JobFailureMsgKey.CODE: code,
+                JobFailureMsgKey.REASON: "so",
+            },
+        }
+        for code in (ProcessExitCode.EXCEPTION, ProcessExitCode.UNSAFE_COMPONENT)
+    ]
+    assert [answer[0] for answer in gated.say(OTHER, reports)] == ["ok", "ok"]
+    said = gated.made.coterie("status", gated.made.plan).stdout
+    assert "fedavg, seed 0, round" in said, said
+
+
+@pytest.mark.promise("closed doors")
 @pytest.mark.parametrize("speaker", [SERVER, OTHER])
 def test_with_it_none_of_them_has_an_answer_but_that_it_is_closed(gated, speaker):
     bulk = {

@@ -14,12 +14,20 @@ import pytest
 
 from coterie.sites.flare import start
 from coterie.sites.flare.cell_gate import (
+    CLOSED,
     GATE_FAILED,
     LONGEST_GREETING,
     SECRET,
     CellGate,
 )
-from coterie.sites.flare.doors import DEPLOY, FROM_SERVER, NOTIFY, START
+from coterie.sites.flare.doors import (
+    DATA,
+    DEPLOY,
+    FROM_SERVER,
+    NOTIFY,
+    START,
+    STREAM,
+)
 from coterie.sites.flare.refusals import Refusals
 
 pytest.importorskip(
@@ -120,6 +128,38 @@ def test_no_headers_end_the_process(gate, seed):
         for key in rng.sample(keys, rng.randint(1, 3)):
             message.headers[key] = rng.choice(ODD)
         verdict(gate, message)
+
+
+PERSON = "_admin_12345678-1234-4123-8123-123456789abc"
+
+
+@pytest.mark.promise("closed doors")
+@pytest.mark.parametrize("channel", ["task", "hci_channel"])
+@pytest.mark.parametrize(
+    ("name", "is_person"),
+    [
+        ("operator@coterie.org", True),
+        ("guard@coterie.org", True),
+        ("keeper@coterie.org", True),
+        ("cleveland", False),
+        ("localhost", False),
+        ("None", False),
+    ],
+)
+def test_who_takes_the_name_of_a_persons_cell_has_the_certificate_of_a_person(
+    tmp_path, name, is_person, channel
+):
+    """As it was: a site that named its cell as FLARE names those of people could say at the server what people may."""
+    inside = {"sm__ch": "hci_channel", "sm__tp": "command"}
+    told = {"task": ("task", "register"), "hci_channel": (STREAM, DATA)}
+    outer, topic = told[channel]
+    names = {"origin": PERSON, "from": PERSON, "route": [[PERSON, 1.0]]}
+    message = order("any", destination="server", channel=outer, **names)
+    message.add_headers({"cn__topic": topic, **inside})
+    at_the_server = CellGate(Refusals(tmp_path / "log"), "")
+    peer = SimpleNamespace(name=PERSON)
+    found, _ = at_the_server.verdict(cell("server"), peer, Connection(name), message)
+    assert (found.why == "") is is_person, found.why
 
 
 @pytest.mark.promise("closed doors")
@@ -378,6 +418,9 @@ class Calls:
         self.then()
         raise CollabCallError(SITE, "handle", self.cause)
 
+    def count_gate_doors(self):
+        return self.handle(b"")
+
 
 @pytest.mark.parametrize("cause", [TimeoutError("cut off"), OSError("gone")])
 def test_an_abort_is_no_failure_of_a_site(cause, monkeypatch):
@@ -401,6 +444,57 @@ def test_an_abort_is_no_failure_of_a_site(cause, monkeypatch):
     link = client.FlareLink([Calls(cause, later.start)], signal)
     with pytest.raises(RunAborted):
         link.call(SITE, b"", 60.0)
+
+
+@pytest.mark.parametrize("says", ["late", "gone", "many", True, None, 0, 83])
+def test_what_no_site_has_said_of_its_gate_is_not_known(says):
+    """As it was: a site that did not answer had no gate in `coterie status`."""
+    from coterie.sites.flare import client
+
+    causes = {"late": TimeoutError("late"), "gone": OSError("gone")}
+    site = Calls(causes.get(says))
+    if says not in causes:
+        site.handle = lambda message: says
+    closed = client.FlareLink([site]).count_gate_doors(SITE, 60.0)
+    assert closed == (says if type(says) is int else None)
+
+
+def test_a_job_that_is_aborted_asks_no_gate_any_more():
+    from nvflare.collab.api.exceptions import RunAborted
+
+    from coterie.sites.flare.server import Coordinator
+
+    def closed(name, timeout):
+        if name == "hungary":
+            raise RunAborted("aborted")
+        return 83
+
+    server = Coordinator("")
+    server._ask_gates(
+        SimpleNamespace(names=["cleveland", "hungary"], count_gate_doors=closed)
+    )
+    assert server._tell()["gates"] == {"cleveland": 83}
+
+
+@pytest.mark.promise("closed doors")
+def test_a_job_counts_the_doors_of_its_parent_too(kit):
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTING, str(kit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, SECRET: "0" * 64, CLOSED: "83"},
+    )
+    assert done.stdout.split() == ["83"], done.stderr
+
+
+COUNTING = """
+import sys
+from coterie.sites.flare.cell_gate import gate
+from coterie.sites.flare.start import prepare
+prepare("site-job", ["-m", sys.argv[1], "-n", "job"])
+print(gate().count_closed_doors())
+"""
 
 
 # ---- what FLARE does where a site's message is wrong

@@ -30,6 +30,7 @@ from coterie.sites.flare.doors import (
     Letter,
     Peer,
     count_doors,
+    is_person,
     kind_of,
     objection,
     why_not_inside,
@@ -38,6 +39,8 @@ from coterie.sites.flare.refusals import Refusals
 
 SECRET = "COTERIE_GATE"
 """Variable of a job's environment with the secret that it shares with its parent."""
+CLOSED = "COTERIE_GATE_CLOSED"
+"""Variable of a job's environment with the number of doors that the gate of its parent closes."""
 GATE_FAILED = 70
 """Exit status where the gate itself fails: FLARE swallows exceptions, and an open gate is worse than none running."""
 _PROOF = "coterie_gate"
@@ -67,10 +70,17 @@ class CellGate:
         refusals: who counts what is refused.
         server_name: the common name of the server's certificate; "" at the server itself.
         secret: what the parent gave to this job; "" in a parent.
+        closed_by_parent: how many doors the parent of this job closes; 0 in a parent.
     """
 
-    def __init__(self, refusals: Refusals, server_name: str, secret: str = "") -> None:
-        self.refusals = refusals
+    def __init__(
+        self,
+        refusals: Refusals,
+        server_name: str,
+        secret: str = "",
+        closed_by_parent: int = 0,
+    ) -> None:
+        self.refusals, self._closed_by_parent = refusals, closed_by_parent
         self._server_name, self._secret = server_name, secret
         self._jobs: dict[str, str] = {}
         self._unpacking: set[str] = set()
@@ -88,10 +98,10 @@ class CellGate:
         return job in self._jobs
 
     def count_closed_doors(self) -> int:
-        """Return how many of the doors that FLARE has registered in this process are closed to everybody."""
+        """Return how many of the doors that FLARE has registered in this process, and in its parent, are closed to everybody."""
         from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 
-        count = 0
+        count = self._closed_by_parent
         for cell in list(CoreCell.ALL_CELLS.values()):
             kind, _ = kind_of(cell.my_info.fqcn)
             streams = (
@@ -228,7 +238,9 @@ class CellGate:
                 is_server = cell == SERVER and common_name == self._server_name
                 return (Peer(Cell.SERVER, SERVER) if is_server else None), common_name
             if is_valid_admin_client_name(cell):
-                return Peer(Cell.ADMIN, cell), common_name
+                # Anybody may name a cell so: only the certificate of a person makes it one.
+                is_theirs = is_person(common_name)
+                return (Peer(Cell.ADMIN, cell) if is_theirs else None), common_name
             is_named = (
                 kind in (Cell.SITE, Cell.SITE_JOB)
                 and cell.partition(".")[0] == common_name

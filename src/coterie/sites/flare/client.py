@@ -63,7 +63,7 @@ class SiteClient:
 
     @collab.publish  # type: ignore[untyped-decorator]
     def count_gate_doors(self) -> int:
-        """Return how many doors of FLARE the gate of this process closes to everybody; 0 where there is no gate."""
+        """Return how many doors of FLARE the gates of this process and of its parent close to everybody; 0 where there is no gate."""
         installed = gate()
         return 0 if installed is None else installed.count_closed_doors()
 
@@ -99,13 +99,13 @@ class FlareLink:
         """Return True if the site is there and not busy."""
         return self._do(name, "is_free", timeout) is True
 
-    def count_gate_doors(self, name: str, timeout: float) -> int:
-        """Return how many doors of FLARE the gate of a site closes, as the site says it; 0 if it says nothing."""
+    def count_gate_doors(self, name: str, timeout: float) -> int | None:
+        """Return how many doors of FLARE the gate of a site closes, as the site says it; None if it does not say a number."""
         try:
             closed = self._do(name, "count_gate_doors", timeout)
         except (TimeoutError, ConnectionError):
-            return 0
-        return closed if type(closed) is int else 0
+            return None
+        return closed if type(closed) is int else None
 
     def _do(self, name: str, method: str, timeout: float, **values: Any) -> Any:
         begun = time.monotonic()

@@ -157,6 +157,15 @@ def is_job(name: object) -> bool:
     return isinstance(name, str) and _JOB.fullmatch(name) is not None
 
 
+def is_person(common_name: str) -> bool:
+    """Return True if a certificate is a person's: no site and no server has a name with an @, and each person has.
+
+    >>> is_person("guard@coterie.org"), is_person("hungary")
+    (True, False)
+    """
+    return "@" in common_name
+
+
 def kind_of(cell: str) -> tuple[Cell | None, str]:
     """Return what a cell with this name is, and its job or ""; None for a name that no cell of ours has.
 

@@ -22,7 +22,7 @@ from nvflare.utils.job_launcher_utils import get_credential_env
 from nvflare.utils.process_utils import spawn_process
 
 from coterie.base.errors import InputError
-from coterie.sites.flare.cell_gate import SECRET, gate
+from coterie.sites.flare.cell_gate import CLOSED, SECRET, gate
 from coterie.sites.flare.doors import is_job
 from coterie.sites.flare.start import MODULE
 
@@ -50,7 +50,11 @@ class _Behind:
         credentials = get_credential_env(
             fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS) or {}
         )
-        environment = {**os.environ, **credentials, SECRET: installed.admit(job)}
+        ours = {
+            SECRET: installed.admit(job),
+            CLOSED: str(installed.count_closed_doors()),
+        }
+        environment = {**os.environ, **credentials, **ours}
         command = shlex.split(self.get_command(job_meta, fl_ctx))
         return ProcessHandle(process_adapter=spawn_process(command, environment))
 

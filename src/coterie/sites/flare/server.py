@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from nvflare.collab import collab
+from nvflare.collab.api.exceptions import RunAborted
 
 from coterie.base.errors import CoterieError, InputError
 from coterie.base.files import write_atomically
@@ -33,7 +34,7 @@ GATE_SECONDS = 60.0
 """How long a site may take to say what its gate closes; its job may still be beginning."""
 LINGER = 5.0
 """Seconds that a job waits at its end for whoever watches it, so that they learn that it is over."""
-ENDED = "the job was ended in the middle of the run, as when a site's worker dies; start what has died, then continue with --resume"
+ENDED = "the job was ended in the middle of the run; start what has died, then continue with --resume"
 
 
 class Coordinator:
@@ -135,9 +136,12 @@ class Coordinator:
 
     def _ask_gates(self, link: FlareLink) -> None:
         """Ask each site once what its gate closes, for whoever asks how the run stands."""
-        self._progress["gates"] = {
-            name: link.count_gate_doors(name, GATE_SECONDS) for name in link.names
-        }
+        for name in link.names:
+            try:
+                closed = link.count_gate_doors(name, GATE_SECONDS)
+            except RunAborted:
+                return
+            self._progress["gates"] = {**self._progress.get("gates", {}), name: closed}
 
     def _watch(self, status: Status) -> None:
         answered = (

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from coterie.base.errors import CoterieError, InputError
 from coterie.base.files import read_json
-from coterie.sites.flare.cell_gate import SECRET, CellGate, install
+from coterie.sites.flare.cell_gate import CLOSED, SECRET, CellGate, install
+from coterie.sites.flare.failures import spare_the_others
 from coterie.sites.flare.refusals import Refusals
 from coterie.sites.flare.workspace import kit_of, make_workspace
 from coterie.sites.settings import SETTINGS_FILE
@@ -72,8 +73,14 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
         raise InputError(
             "a job is started by its parent, which shares a secret with it"
         )
-    guard = CellGate(Refusals(log), _server_of(kit) if is_site else "", secret)
+    guard = CellGate(
+        Refusals(log),
+        _server_of(kit) if is_site else "",
+        secret,
+        int(os.environ.pop(CLOSED, "0")),
+    )
     install(guard)
+    spare_the_others(entry)
     if entry.endswith("-job"):
         _import_nothing_of_the_job()
     if entry == "server":

@@ -28,8 +28,8 @@ RUNNING = ("RUNNING", "DISPATCHED", "SUBMITTED")
 
 def status(
     plan_file: Path, kits: Path | None = None, authority: Path | None = None
-) -> list[str]:
-    """Lines about the server of a plan and its sites, and when certificates end.
+) -> Iterator[str]:
+    """Lines about when certificates end, then about the server of a plan and its sites.
 
     Args:
         plan_file: the plan.
@@ -37,11 +37,11 @@ def status(
         authority: folder of the authority, which knows when certificates end; None: `ca` of the kits.
 
     Raises:
-        InputError: the server cannot be reached.
+        InputError: the server cannot be reached; what is known without it was said before.
     """
     deployment = read_plan(plan_file).deployment
     authority = authority or (kits or plan_file.parent / deployment.kits) / AUTHORITY
-    certificates = list(certificate_lines(deployment, authority, datetime.now(UTC)))
+    yield from certificate_lines(deployment, authority, datetime.now(UTC))
     session = open_session(plan_file, deployment, kits)
     try:
         connected = {client.name for client in session.get_connected_client_list()}
@@ -50,10 +50,7 @@ def status(
         if jobs:
             with suppress(Exception):  # the job may be beginning or ending
                 progress = session.do_app_command(jobs[-1]["job_id"], "coterie", {})
-        return [
-            *_lines(deployment, connected, bool(jobs), progress, time.time()),
-            *certificates,
-        ]
+        yield from _lines(deployment, connected, bool(jobs), progress, time.time())
     finally:
         session.close()
 
@@ -73,8 +70,8 @@ def _lines(
             state += ", gone in this run"
         elif name in progress.get("waiting", ()):
             state += f", asked {short(progress['task'])}"
-        if gates := progress.get("gates"):
-            state += f", gate closed {gates[name]}" if gates.get(name) else ", no gate"
+        if running:
+            state += _gate(progress.get("gates", {}).get(name))
         last_answer = progress.get("last", {}).get(name)
         answer = (
             f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago"
@@ -82,6 +79,13 @@ def _lines(
             else ""
         )
         yield f"  {name:<{width}}  {state}{answer}"
+
+
+def _gate(closed: int | None) -> str:
+    """What a site says of its gate: how many doors it closes; None: it has not answered."""
+    if closed is None:
+        return ", gate not known"
+    return f", gate closed {closed}" if closed else ", no gate"
 
 
 def _run(progress: Mapping[str, Any]) -> str:
