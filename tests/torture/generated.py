@@ -236,4 +236,6 @@ def generate(rng: random.Random, method: str = "", *, seeds: int = 0) -> Generat
             if own
             else {"name": "early-stopping", "patience": 30}
         ]
+    if not maybe("rare saves", 0.2):
+        run["save_every"] = 1  # the default skips saves of short rounds
     return Generated(tables, frozenset(covers))

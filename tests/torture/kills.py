@@ -10,7 +10,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coterie.base.files import read_toml
 from torture.apart import Ended, Setup, Tries, command, real_command
@@ -129,15 +129,16 @@ def saved_rounds(run: Path) -> dict[str, bytes]:
     """
     found = {}
     for path in sorted((run / "checkpoint").glob("*/history.jsonl")):
-        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-        kept = [
-            {
-                key: value
-                for key, value in line.items()
-                if key not in ("seconds", "asks")
-            }
-            for line in lines
-        ]
+        # A line for each save, which comes by the clock: what it holds counts, not how it is divided.
+        kept: dict[str, Any] = {}
+        for line in map(json.loads, path.read_bytes().splitlines()):
+            for key, value in line.items():
+                if key in ("seconds", "asks"):
+                    continue
+                if isinstance(value, list):
+                    kept.setdefault(key, []).extend(value)
+                else:
+                    kept[key] = value
         found[str(path.relative_to(run))] = json.dumps(kept).encode()
     return found
 
