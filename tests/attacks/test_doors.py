@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -30,7 +33,7 @@ from coterie.sites.flare.doors import (
     why_not_inside,
 )
 from coterie.sites.flare.people import BY_ROLE, EVERYBODY, is_open
-from coterie.sites.flare.refusals import MINUTE, Refusals
+from coterie.sites.flare.refusals import LONGEST, MINUTE, Refusals
 from coterie.sites.flare.workspace import (
     check_place,
     for_owner_only,
@@ -314,6 +317,42 @@ def test_refusals_are_one_line_a_minute_and_sender_and_every_one_is_counted(tmp_
         line["refused"].startswith("\\x1b[2J") and len(line["refused"]) < 210
         for line in lines(log)
     )
+
+
+ENDING = """
+import os, signal, sys
+from pathlib import Path
+from coterie.sites.flare.refusals import Refusals, flush_at_the_end
+refusals = Refusals(Path(sys.argv[1]))
+flush_at_the_end(refusals)
+for number in range(50):
+    refusals.note("a", "admin", "closed")
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGTERM)
+if sys.argv[2] == "leaves":
+    os._exit(3)
+sys.exit(3)
+"""
+
+
+@pytest.mark.promise("closed doors")
+@pytest.mark.parametrize(
+    ("how", "status"), [("ends", 3), ("leaves", 3), ("killed", -signal.SIGTERM)]
+)
+def test_what_was_refused_in_the_last_minute_is_written_at_the_end(
+    tmp_path, how, status
+):
+    log = tmp_path / "log"
+    done = subprocess.run([sys.executable, "-c", ENDING, str(log), how], check=False)
+    assert done.returncode == status
+    assert sum(line["calls"] for line in lines(log)) == 50
+
+
+def test_a_refusal_is_short_whatever_its_characters(tmp_path):
+    refusals = Refusals(tmp_path / "log")
+    refusals.note("\x1b" * 300, "\U000e0001" * 300, "\x00" * 300)
+    (line,) = lines(tmp_path / "log")
+    assert all(len(line[name]) == LONGEST for name in ("caller", "what", "refused"))
 
 
 def test_a_log_that_cannot_be_written_opens_and_ends_nothing(tmp_path, capsys):

@@ -21,6 +21,7 @@ from coterie.config.local import Steps
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.recipe import describe, moments
 from coterie.sites.allowed import RefusedError
+from coterie.sites.ledger import Account
 
 
 def description_options(options):
@@ -427,6 +428,7 @@ def test_a_changed_cell_is_another_fingerprint(tmp_path):
     for number in range(3):
         folder = tmp_path / str(number)
         folder.mkdir()
+        Account(folder / "asks.jsonl").seal()  # as a site does before it has a key
         (folder / "asks.jsonl.key").write_bytes(b"1" * 32)
         changed = table(
             folder,

@@ -16,6 +16,7 @@ from hospital import FEDAVG, Hospital, local
 from test_a_site_obeys_its_plan import refused
 from test_the_log_is_an_audit import Here, messages
 
+from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update
 from coterie.contract.wire import decode
 from coterie.data.sets.heart_disease import FOLDER
@@ -129,6 +130,56 @@ def test_no_order_of_spending_restarts_and_new_files_gives_more_than_the_budget(
         if len(granted[place]) == budget:
             with pytest.raises(RefusedError, match="budget of 4 models"):
                 again.reserve(place, ["another"], budget)
+
+
+@pytest.mark.promise("one budget")
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("has_key", [False, True])
+@pytest.mark.parametrize("index", ["kept", "gone", "one change", "empty", "torn"])
+def test_no_loss_of_the_index_gives_budget_back(tmp_path, rotated, has_key, index):
+    """As it was: with a damaged index a new file of the log began at nothing, and `check_index` named that as a cure."""
+    log, place = tmp_path / "asks.jsonl", Place("plan", "fedavg-0", "m:t", 1)
+    account = Account(log)
+    account.seal()
+    if has_key:
+        key_file(log).write_bytes(b"0" * 32)
+    account.reserve(place, ["one"], 1)
+    account.settle(place, {"one": "reply"}, Told(7, 4.0), 1)
+    first = tmp_path / "first.jsonl"
+    if rotated:
+        log.rename(first)
+        Log(log).write(what="open", caller="server", outcome="answered")
+    beside = log.with_name(f"{log.name}.index")
+    content = beside.read_bytes()
+    damaged = {
+        "one change": content.replace(b'"numbers": 0', b'"numbers": 9', 1),
+        "empty": b"",
+        "torn": content[:50],
+    }
+    if index == "gone":
+        beside.unlink()
+    elif index in damaged:
+        beside.write_bytes(damaged[index])
+    knows = index == "kept" or not rotated
+    if not knows and index == "gone" and not has_key:
+        return  # nothing is left by which anybody could see that there was an account
+    if not knows:
+        with pytest.raises(InputError, match="put back"):
+            Account(log)
+        with pytest.raises(RefusedError, match="site log KIT --check"):
+            account.reserve(place, ["another"], 1)
+        first.replace(log)  # the cure
+    again = Account(log)
+    assert (again.numbers, again.mu) == (7, 2.0)
+    again.reserve(place, ["one"], 1)
+    with pytest.raises(RefusedError, match="budget of 1 models"):
+        again.reserve(place, ["another"], 1)
+    check_index(log)
+    log.rename(tmp_path / "second.jsonl")
+    again.seal()
+    beside.unlink()  # by now the new file says what was told before it
+    assert Account(log).numbers == 7
+    check_index(log)
 
 
 # ---- what a crash and a power cut leave

@@ -12,6 +12,7 @@ from coterie.base.metric_names import BOUNDS
 from coterie.compute.metrics import evaluate, find_metrics
 from coterie.compute.tasks import local_update, local_updates
 from coterie.sites.comparisons import note_outcomes, paired_errors
+from coterie.sites.ledger import Account
 from coterie.sites.plan_words import in_words
 from coterie.sites.secret_noise import OF_PREDICTED, KeyedVeil
 
@@ -26,6 +27,7 @@ STEEP = 2000.0
 def hospital(folder, *filters, key=b"1"):
     """A site whose key is always the same."""
     folder.mkdir(parents=True, exist_ok=True)
+    Account(folder / "asks.jsonl").seal()  # as a site does before it has a key
     (folder / "asks.jsonl.key").write_bytes(key * 32)
     return Hospital(
         folder, methods=(FEDAVG,), filters=list(filters), deploy={"runs": 100}

@@ -2,7 +2,8 @@
 
 There is one account for a log, whichever processes, jobs and plans use it: whatever is spent is a line of the log, written under the
 log's lock and on the disk before anything is computed, so that a crash leaves it spent. An index beside the log repeats these lines.
-With it a restart reads the end of a log of months and nothing else, and a new file of the log gives no budget back.
+With it a restart reads the end of a log of months and nothing else. Each file of the log has a line with all that was told before it,
+so that a new file gives no budget back, with or without the index.
 
 What is told of a row behind Gaussian noise is an event of mu = sensitivity / sigma. Such events compose exactly, also where one is
 chosen after another: mu of all is the root of the sum of squares (Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B 2022,
@@ -37,6 +38,8 @@ _NEAR = 4096
 """Bytes of the log before a place by which the index recognises it."""
 _NOTHING = hashlib.sha256().hexdigest()
 _ROUNDING = 1e-9
+_OPENING = "account"
+"""What the line of a file is called that says what was told before it."""
 INFINITY = "infinity"
 """Infinity in the log, since JSON has no number for it."""
 
@@ -90,6 +93,12 @@ class _Books:
 
     def take(self, entry: Mapping[str, Any]) -> None:
         """Count an entry of the log, if it is one of the account."""
+        if _is_opening(entry):
+            told = _Books.read(entry["books"])
+            self.replies, self.spent = told.replies, told.spent
+            self.numbers, self.mu_squared = told.numbers, told.mu_squared
+            self.lines = told.lines + 1
+            return
         if (
             entry.get("what") == "approved" and "caller" not in entry
         ):  # whoever calls may call a message so
@@ -161,6 +170,11 @@ class _Books:
         return books
 
 
+def _is_opening(entry: Mapping[str, Any]) -> bool:
+    """Return True for the line that says what was told before; whoever calls may call a message so."""
+    return entry.get("what") == _OPENING and "caller" not in entry
+
+
 def mu_in_words(mu: float) -> float | str:
     """Return a mu, or the square of one, as the log has it."""
     return INFINITY if math.isinf(mu) else mu
@@ -195,10 +209,21 @@ class Account:
         self._log, self._index = Log(log), log.with_name(f"{log.name}.index")
         self._books, self._earlier = _Books(), _Books()
         self._end, self._near = 0, _NOTHING
-        self._index_fits = False
+        self._index_fits = self._is_open = self._is_lost = False
         if indexed:
             self._load()
         self._read()
+        self._check_what_was_before()
+
+    def _check_what_was_before(self) -> None:
+        """Raise `InputError` if something was told that neither the index nor the log says."""
+        if self._is_lost and not self._is_open:
+            name = self._log.path.name
+            raise InputError(
+                f"{self._index} is missing or damaged, and {name} does not say what was told before it; put back the index, or "
+                f"the file of the log that was moved away. A person who gives this site a new account moves {name}.index and "
+                f"{name}.key away, too"
+            )
 
     @property
     def numbers(self) -> int:
@@ -321,7 +346,7 @@ class Account:
         """The log, while no other process spends, after what others have added was read. Raises `RefusedError` where that fails."""
         try:
             with self._log.locked() as file:
-                self._follow()
+                self._follow(file)
                 yield file
         except OSError as error:
             raise RefusedError(cannot_write(error)) from error
@@ -330,13 +355,14 @@ class Account:
         content = {
             "end": self._end,
             "near": self._near,
+            "open": self._is_open,
             **self._books.spell(),
             "earlier": self._earlier.spell(),
         }
         write_atomically(self._index, lambda p: p.write_bytes(_sealed(content)))
         self._index_fits = True
 
-    def _follow(self) -> None:
+    def _follow(self, file: FileIO) -> None:
         """Read what other processes have added; only under the lock."""
         # Where nothing was read yet, every file looks as it did, and an earlier one may have been moved away.
         is_as_it_was = (
@@ -345,6 +371,13 @@ class Account:
         if not is_as_it_was:
             self._load()
         self._read()
+        try:
+            self._check_what_was_before()
+        except InputError as error:  # whose sentence names files of the site
+            cure = "a person there reads why with: coterie site log KIT --check"
+            raise RefusedError(f"its account is not whole; {cure}") from error
+        if not self._is_open:
+            self._write(file, {"what": _OPENING, "books": self._books.spell()})
         if not self._index_fits:
             self._write_index()
 
@@ -358,8 +391,12 @@ class Account:
                 if not line.endswith(b"\n"):  # it is being written, or torn
                     break
                 self._end += len(line)
-                self._books.take(entry_of(line))
+                self._take(entry_of(line))
         self._near = self._near_of(self._end)
+
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        self._is_open = self._is_open or _is_opening(entry)
+        self._books.take(entry)
 
     def _load(self) -> None:
         """Begin where the index ends; if the file of the log is another one than that of which the index speaks, at its beginning."""
@@ -369,7 +406,11 @@ class Account:
         except OSError:
             first, steps = b"", []
         content = _opened(first)
+        # The key is made after the first line of an account: without one, nothing was told.
+        key = self._log.path.with_name(f"{self._log.path.name}.key")
+        self._is_lost = content is None and (self._index.exists() or key.exists())
         if content is not None:
+            self._is_open = content.get("open", False)
             self._books, self._earlier = (
                 _Books.read(content),
                 _Books.read(content["earlier"]),
@@ -379,14 +420,14 @@ class Account:
             self._index_fits = self._near_of(self._end) == self._near
         if not self._index_fits:
             self._earlier = copy.deepcopy(self._books)
-            self._end, self._near = 0, _NOTHING
+            self._end, self._near, self._is_open = 0, _NOTHING, False
 
     def _take_steps(self, steps: Iterable[bytes]) -> None:
         """Count the lines that the index repeats, as far as none is missing; the log has the others."""
         for step in map(_opened, filter(None, steps)):
             if step is None or step["line"] != self._books.lines + 1:
                 return
-            self._books.take(step["entry"])
+            self._take(step["entry"])
             self._end, self._near = step["end"], step["near"]
 
     def _near_of(self, end: int) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from coterie.base.errors import visible
 from coterie.sites.log import Log
@@ -43,7 +46,7 @@ class Refusals:
         self.total = 0
         self._log, self._wait = log, wait
         self._senders: dict[str, _Sender] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while a line is written
         self._is_waiting = False
 
     def note(self, sender: str, what: str, why: str) -> None:
@@ -94,5 +97,24 @@ class Refusals:
             )
 
 
+def flush_at_the_end(refusals: Refusals) -> None:
+    """Let what was counted be written before this process ends: by itself, by FLARE's `os._exit`, or by a request to end (SIGTERM)."""
+    leave = os._exit
+
+    def flush_and_leave(status: int) -> NoReturn:
+        refusals.flush()
+        leave(status)
+
+    def flush_and_end(number: int, _: Any) -> None:
+        refusals.flush()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    atexit.register(refusals.flush)
+    os._exit = flush_and_leave
+    signal.signal(signal.SIGTERM, flush_and_end)
+
+
 def _short(text: str) -> str:
-    return visible(text[:LONGEST])
+    """A text of at most `LONGEST` characters, escapes included."""
+    return visible(text[:LONGEST])[:LONGEST]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from coterie.base.errors import CoterieError, InputError
 from coterie.base.files import read_json
-from coterie.sites.flare.cell_gate import CLOSED, SECRET, CellGate, install
+from coterie.sites.flare.cell_gate import CLOSED, SECRET, CellGate, gate, install
 from coterie.sites.flare.failures import spare_the_others
-from coterie.sites.flare.refusals import Refusals
+from coterie.sites.flare.refusals import Refusals, flush_at_the_end
 from coterie.sites.flare.workspace import kit_of, make_workspace
 from coterie.sites.settings import SETTINGS_FILE
 
@@ -147,6 +147,9 @@ def main(entry: str, arguments: list[str]) -> None:
     except CoterieError as error:
         sys.stderr.write(f"coterie: {error}\n")
         raise SystemExit(2) from error
+    guard = gate()
+    if guard is not None:
+        flush_at_the_end(guard.refusals)
     sys.argv[1:] = ready
     runpy.run_module(PROGRAMS[entry], run_name="__main__", alter_sys=True)
 
