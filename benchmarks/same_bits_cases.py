@@ -349,6 +349,12 @@ def _targets() -> Problem:
 
 
 @functools.cache
+def _linear() -> Problem:
+    """Three classes, a linear model, for methods that solve for it; everybody takes part."""
+    return Problem(_clients(3, torch.float32), ct.models.Logistic(), {})
+
+
+@functools.cache
 def _many() -> Problem:
     """More clients than are trained at once."""
     names = tuple(f"client-{i:02d}" for i in range(37))
@@ -376,11 +382,15 @@ def _runs() -> Iterator[tuple[str, Case]]:
     """Cases of one `fit` in this process or with workers."""
     for name in METHODS:
         settings = ARGUMENTS.get(name, ({},))
-        for problem, make in PROBLEMS.items():
+        problems = PROBLEMS
+        if METHODS[name].linear_only:
+            problems = {"linear": _linear}
+        for problem, make in problems.items():
             yield f"methods/{problem}/{name}", _method_case(name, settings[0], make)
+        on_workers = "batch-norm" if "batch-norm" in problems else "linear"
         yield (
-            f"workers/batch-norm/{name}",
-            _method_case(name, settings[0], _batch_norm, workers=2),
+            f"workers/{on_workers}/{name}",
+            _method_case(name, settings[0], problems[on_workers], workers=2),
         )
         for arguments in settings[1:]:
             yield (
