@@ -116,3 +116,12 @@ def test_a_head_has_room_for_each_column_and_each_category_that_the_plan_states(
     )
     assert decode(message, longest_head(stated))["serial"] == 1
     assert longest_head(STATED) < wire.HEAD + 3 * HEAD_OF_A_COLUMN
+
+
+@pytest.mark.promise("bounded messages")
+@pytest.mark.parametrize("signed", ["[" * 60000, '{"a":' * 9000, "7", "", "{"])
+def test_no_signed_head_fails_where_it_is_parsed(signed):
+    """As it was: brackets within brackets raised what nobody caught."""
+    from coterie.sites.site import _head_fields
+
+    assert _head_fields(signed) == {}

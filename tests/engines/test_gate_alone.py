@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from coterie.base.errors import InputError
 from coterie.sites.flare import start
 from coterie.sites.flare.cell_gate import (
     CLOSED,
@@ -28,6 +29,7 @@ from coterie.sites.flare.doors import (
     START,
     STREAM,
 )
+from coterie.sites.flare.kits import add_gate
 from coterie.sites.flare.refusals import Refusals
 
 pytest.importorskip(
@@ -283,6 +285,38 @@ def kit(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return tmp_path / "kit"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("startup/sub_start.sh", None),
+        *(
+            ("local/resources.json", content)
+            for content in (None, "{", "[" * 60000, "7", '{"components": [7]}')
+        ),
+    ],
+)
+def test_a_kit_with_a_damaged_file_is_refused_in_a_sentence_with_a_cure_that_works(
+    kit, name, content
+):
+    """As it was: a traceback, or the advice to give a command that ended with one."""
+    file = kit / name
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    for look in (
+        lambda: start.prepare("site", ["-m", str(kit)]),
+        lambda: add_gate(kit),
+    ):
+        with pytest.raises(InputError, match=f"{file.name}.* get a new kit"):
+            look()
+
+
+@pytest.mark.parametrize("text", ["site = 3", "site = [", "[site]\nlog = 3", ""])
+def test_settings_that_are_none_name_a_log_all_the_same(kit, text):
+    (kit / "local" / "coterie.toml").write_text(text)
+    assert start._log_of(kit).parent == kit / "local"
 
 
 @pytest.fixture

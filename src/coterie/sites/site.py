@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, visible
+from coterie.base.files import parse_json
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.wire import HEAD, Ask, Context, decode, encode, header
 from coterie.sites.approval import (
@@ -358,15 +359,11 @@ class _Calls:
 def _head_fields(signed: str) -> dict[str, str]:
     """Return the fields of a signed head as texts; whether they are a signature is checked by whoever reads them."""
     try:
-        fields = json.loads(signed)
-    except ValueError:
-        fields = None
+        fields = parse_json(signed, "a signed head", dict)
+    except InputError:
+        fields = {}
     names = ("site", "head", "signed", "signature", "certificate")
-    return (
-        {name: str(fields.get(name)) for name in names}
-        if isinstance(fields, dict)
-        else {}
-    )
+    return {name: str(fields.get(name)) for name in names if fields}
 
 
 def _failure(head: Mapping[str, Any], why: str) -> bytes:

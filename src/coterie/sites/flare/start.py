@@ -7,14 +7,13 @@ exist by then.
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import sys
 from pathlib import Path
 
 from coterie.base.errors import CoterieError, InputError
-from coterie.base.files import read_json
+from coterie.base.files import read_json, read_text
 from coterie.sites.flare.cell_gate import CLOSED, SECRET, CellGate, gate, install
 from coterie.sites.flare.failures import spare_the_others
 from coterie.sites.flare.refusals import Refusals, flush_at_the_end
@@ -41,6 +40,7 @@ LAUNCHERS = {
 """FLARE's launchers of jobs, and those that take their place in a kit."""
 OPEN_PATH = "export PYTHONPATH=/local/custom:$PYTHONPATH\n"
 """Line of FLARE's start script. Where PYTHONPATH is empty it ends with a colon, and Python imports from the current folder."""
+NEW_KIT = "get a new kit from the operator"
 SERVER_LOG = "gate.jsonl"
 """In `local` of the server's kit: what its gate has refused."""
 
@@ -104,27 +104,30 @@ def _import_nothing_of_the_job() -> None:
 
 
 def has_gate(kit: Path) -> bool:
-    """Return True if a kit starts its processes, and they their jobs, behind the gate."""
+    """Return True if a kit starts its processes, and they their jobs, behind the gate.
+
+    Raises `InputError` for a kit in which a file is missing or damaged that says so.
+    """
     script, resources = (
         kit / "startup" / "sub_start.sh",
         kit / "local" / "resources.json",
     )
-    if not script.is_file() or not resources.is_file():
-        return False
-    text = script.read_text(encoding="utf-8")
-    paths = {
-        component["path"]
-        for component in json.loads(resources.read_text(encoding="utf-8"))["components"]
-    }
+    for file in (script, resources):
+        if not file.is_file():
+            raise InputError(f"{file} is missing; {NEW_KIT}")
+    text = read_text(script)
+    components = read_json(resources, dict, NEW_KIT).get("components")
+    named = components if isinstance(components, list) else [None]
+    paths = {part.get("path") if isinstance(part, dict) else None for part in named}
+    if not all(isinstance(path, str) for path in paths):
+        raise InputError(f"{resources} names components without a path; {NEW_KIT}")
     is_bare = OPEN_PATH in text or any(program in text for program in PROGRAMS.values())
     return f"-m {MODULE} " in text and not is_bare and not paths & LAUNCHERS.keys()
 
 
 def _server_of(kit: Path) -> str:
     """The common name of the server's certificate, as the kit has it."""
-    config = read_json(
-        kit / "startup" / "fed_client.json", dict, "get a new kit from the operator"
-    )
+    config = read_json(kit / "startup" / "fed_client.json", dict, NEW_KIT)
     return str(config["servers"][0]["identity"])
 
 
@@ -134,10 +137,11 @@ def _log_of(kit: Path) -> Path:
 
     local = kit / "local"
     try:
-        name = read_toml(local / SETTINGS_FILE).get("site", {}).get("log", "asks.jsonl")
+        table = read_toml(local / SETTINGS_FILE).get("site")
     except CoterieError:
-        name = "asks.jsonl"
-    return local / str(name)
+        table = None
+    settings = table if isinstance(table, dict) else {}
+    return local / str(settings.get("log", "asks.jsonl"))
 
 
 def main(entry: str, arguments: list[str]) -> None:
