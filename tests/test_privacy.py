@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 pytest.importorskip("sphinx", reason="the pages are built by sphinx")
 PAGES = runpy.run_path(str(DOCS / "pages.py"))
 TEXT = PAGES["complete"]((DOCS / "deploy.md").read_text(encoding="utf-8"))
+IMPORTED = [entry.cls for entry in entries().values()]  # their files register tasks
 TASKS = [t for t in task_names() if t.startswith("coterie.")]
 
 
@@ -67,7 +68,7 @@ def test_a_method_without_a_row_of_its_own_gets_one_from_its_header():
         (),
         {"__doc__": "Sends: d + 1 up, d down (proximal_update).\nShows: the average."},
     )
-    entry = replace(entries()["fedprox"], cls=mine)
+    entry = replace(entries()["fedprox"], origin=mine, shared=True)
     assert (
         PAGES["privacy_row"](entry)
         == "| `fedprox` | `proximal_update`: `delta`, `sizes` | the average |\n"

@@ -587,7 +587,7 @@ def test_settings_refuse_bad_values():
         ):
             LocalSGD(**{field: value})
     with pytest.raises(InputError, match=r"LocalSGD.optimiser must be sgd \| adam"):
-        LocalSGD(optimiser=torch.optim.LBFGS)
+        LocalSGD(optimiser=3)
     with pytest.raises(
         InputError, match="momentum belongs to sgd and rmsprop; leave it out with adam"
     ):

@@ -104,13 +104,13 @@ UNSEEN = (
     Planted(
         "files that an own file imports are not in the record",
         "run/code_hashes.py",
-        "            waiting += [",
-        "            [] + [",
+        "                waiting += _find_files(imported, file.parent, root)\n",
+        "                pass\n",
     ),
     Planted(
         "constants of an own file are not in the record",
         "run/code_hashes.py",
-        '                yield ", ".join(map(ast.unparse, targets)), statement\n',
+        '                yield ", ".join(map(ast.unparse, statement.targets)), statement\n',
         "                continue\n",
     ),
     Planted(

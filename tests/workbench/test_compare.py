@@ -429,7 +429,7 @@ def test_what_it_cannot_take_is_one_sentence(what):
         ),
         (
             {"progress": 3},
-            "StudySettings.progress must be None or a function of an Event; got 3",
+            'StudySettings.progress must be None, true, false, "bar", "log" or a function of an Event; got 3',
         ),
     ],
 )

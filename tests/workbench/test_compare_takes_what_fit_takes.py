@@ -32,7 +32,7 @@ def clients(seed=0):
 
 @ct.wire_type
 @ct.options
-class FirstRows(ct.Sampler):
+class RowsInOrder(ct.Sampler):
     """A sampler of a notebook, in no file that could be named."""
 
     shift: int = 0
@@ -66,7 +66,7 @@ class Halfway(ct.Method):
 
 @ct.wire_type
 @ct.options
-class Halved(ct.Filter):
+class HalfSent(ct.Filter):
     """A filter of a notebook."""
 
     stage = "noise"
@@ -131,7 +131,7 @@ LOCAL = {
     "accumulate": [2],
     "optimiser": ["adam", torch.optim.AdamW, make_optimiser],
     "keep_state": [True],
-    "sampler": [FirstRows(), ct.UniformClassSampler(), "uniform-classes"],
+    "sampler": [RowsInOrder(), ct.UniformClassSampler(), "uniform-classes"],
     "minimum_batch": [5],
     "private": [ct.RowNoise(noise_multiplier=1.0)],
 }
@@ -156,14 +156,14 @@ SETTINGS = {
 }
 ARGUMENTS = {
     "method": ["fedavg", ct.FedProx(mu=0.5), ct.FedAvg(lr=lambda number: 1 / number), Halfway(),
-               ct.FedAvg(ct.LocalSGD(sampler=FirstRows()))],
+               ct.FedAvg(ct.LocalSGD(sampler=RowsInOrder()))],
     "clients": [clients, clients(), {"a": (torch.randn(20, 3), torch.arange(20) % 2)}],
     "model": ["logistic", ct.models.MLP(), make_model, nn.Linear(3, 1)],
     "rounds": [1],
     "seed": [3],
     "engine": [Here(), "inprocess", ct.InProcess(kernel="loop")],
     "attack": [Echo(on=("a",)), ct.attacks.IPM(on=0.4)],
-    "filters": [[Halved()], ["top-k"], [ct.Clip(bound=0.1), Halved()]],
+    "filters": [[HalfSent()], ["top-k"], [ct.Clip(bound=0.1), HalfSent()]],
     "init": [ZEROS, "init.safetensors"],
     "checkpoint": ["checkpoint"],
     "progress": [True, "bar", "log"],
@@ -239,7 +239,7 @@ def test_every_kind_of_object_is_given_as_a_users_own():
     lacking = {base for base in bases if not any(issubclass(cls, base) for cls in own)}
     assert lacking <= {ct.Callback, ct.Filter}  # these are given in lists
     assert any(isinstance(value[0], Stop) for value in SETTINGS["callbacks"])
-    assert any(isinstance(value[0], Halved) for value in ARGUMENTS["filters"])
+    assert any(isinstance(value[0], HalfSent) for value in ARGUMENTS["filters"])
 
 
 @pytest.mark.parametrize("keywords", calls())
@@ -265,7 +265,7 @@ def test_compare_gives_the_numbers_of_fit(keywords, tmp_path, monkeypatch):
 @pytest.mark.parametrize("place", ["method", "settings"])
 def test_an_own_sampler_is_named_and_resumed_from_python(place, tmp_path):
     def compare(shift, seeds, *, resume=False):
-        local = ct.LocalSGD(sampler=FirstRows(shift))
+        local = ct.LocalSGD(sampler=RowsInOrder(shift))
         own = place == "method"
         return ct.compare(
             [ct.FedAvg(local) if own else "fedavg"],
@@ -278,8 +278,8 @@ def test_an_own_sampler_is_named_and_resumed_from_python(place, tmp_path):
 
     compare(0, 1)
     text = (tmp_path / "experiment.toml").read_text()
-    assert 'name = "python:FirstRows:' in text
+    assert 'name = "python:RowsInOrder:' in text
     assert 'name = "fedavg"' in text
     assert compare(0, 2, resume=True).seeds == (0, 1)
-    with pytest.raises(ct.InputError, match="FirstRows"):
+    with pytest.raises(ct.InputError, match="RowsInOrder"):
         compare(1, 2, resume=True)

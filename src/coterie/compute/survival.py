@@ -190,8 +190,8 @@ def calibration_at(
         survival: as for `brier_at`.
         horizon: as for `brier_at`.
 
-    >>> calibration_at([[0, 1, 1], [0, 3, 0]], [0.4, 0.8], 2.0)
-    0.09999999999999998
+    >>> round(calibration_at([[0, 1, 1], [0, 3, 0]], [0.4, 0.8], 2.0), 6)
+    0.1
     """
     seen = kaplan_meier(rows).at(horizon)
     if math.isnan(seen):
