@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -435,3 +437,20 @@ def test_files_are_their_owners_and_those_that_are_not_are_tightened(kit, tmp_pa
     (kit / "other").write_text("")
     assert (kit / "new").stat().st_mode & 0o077 == 0
     assert (kit / "other").stat().st_mode & 0o077
+
+
+def test_the_page_lists_every_door_that_is_open_and_no_other():
+    page = Path(__file__).parents[2] / "docs" / "deploy.md"
+    listed = set()
+    for line in page.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and cells[0] in {*Cell} and cells[1] in {*Cell}:
+            doors = re.findall(r"`(\S+) (\S+)`", cells[2])
+            listed |= {(cells[0], cells[1], *door) for door in doors}
+    opened = {
+        (receiver, author, *door)
+        for table in (REQUESTS, STREAMS)
+        for (receiver, author), doors in table.items()
+        for door in doors
+    }
+    assert listed == opened

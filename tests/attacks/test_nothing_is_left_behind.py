@@ -35,15 +35,16 @@ def kit(tmp_path):
 def test_purge_lists_first_and_removes_only_what_runs_leave(kit, capsys):
     assert main(["purge", str(kit)]) == 0
     said = capsys.readouterr().out
-    for left in ("coterie/key", "cd.safetensors", "log.txt", "transfer/x"):
+    for left in ("cd.safetensors", "log.txt", "transfer/x"):
         assert left in said
+    assert "coterie/key" not in said  # site check moves it: what was told stays told
     assert "--yes" in said
     assert (kit / "coterie" / "key").exists()
     assert main(["purge", str(kit), "--yes"]) == 0
     assert "cd.safetensors" in capsys.readouterr().out
     kept = {str(p.relative_to(kit)) for p in kit.rglob("*") if p.is_file()}
     assert kept == {
-        "startup/client.key", "local/coterie.toml", "local/approved.toml", "local/asks.jsonl", "local/data.csv",
+        "startup/client.key", "local/coterie.toml", "local/approved.toml", "local/asks.jsonl", "local/data.csv", "coterie/key",
     }  # fmt: skip
     assert main(["purge", str(kit)]) == 0
     assert "nothing" in capsys.readouterr().out
@@ -59,7 +60,7 @@ def test_purge_empties_the_servers_kit_and_follows_no_link(kit, tmp_path, capsys
     assert main(["purge", str(kit), "--yes"]) == 0
     assert "storage/jobs/data" in capsys.readouterr().out
     assert (outside / "precious").exists()
-    assert not (kit / "coterie").exists()
+    assert [path.name for path in (kit / "coterie").iterdir()] == ["key"]
     assert not (kit / "storage").exists()
 
 

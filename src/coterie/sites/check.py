@@ -86,9 +86,7 @@ def check_site(
             settings_file or place / "local" / SETTINGS_FILE,
         )
         certificate_lines = _check_certificate(place, "client", site)
-        mended = mend_kit(place)
     else:
-        mended = []
         plan_file = place
     approved = Approved.read(plan_file)
     plan = approved.plan
@@ -105,13 +103,16 @@ def check_site(
     METHODS.importable()  # and those of all methods
 
     settings = read_settings(settings_file)
+    mended: list[str] = []
     if is_kit:
         check_place(place, Path(settings.data), "data")
         check_place(place, Path(settings.log), "log")
+        # The key comes first: with the gate in, a site could begin under a new one.
         if move_key(place, Path(settings.log)):
             mended.append(
                 f"key       moved from {place}/coterie to its log, which says what was told under it"
             )
+        mended += mend_kit(place)
     options = table_options(plan.experiment.data)
     _check_label(settings, options, settings_file)
     problems = _file_problems(Path(settings.data), site, plan)

@@ -11,14 +11,18 @@ from pathlib import Path
 from coterie.base.errors import InputError
 
 _LEFT = ("coterie", "flare", "storage", "transfer")
-"""Client memory, key and run directories; FLARE's workspace with a site's jobs; the server's jobs; files on the way."""
+"""Client memory and run directories; FLARE's workspace with a site's jobs; the server's jobs; files on the way."""
+_KEY = Path("coterie", "key")
+"""Where the key of a kit lies that `coterie site check` has not yet moved beside its log: it stays, as the account does."""
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RUNNING = ("daemon_pid.fl", "pid.fl")
 
 
 def leftovers(kit: Path) -> list[Path]:
     """The files that runs have left in a kit, sorted. Raises `InputError` if the folder is not a kit."""
-    return sorted(path for folder in _folders(kit) for path in _files(folder))
+    key = kit / _KEY
+    found = [path for folder in _folders(kit) for path in _files(folder)]
+    return sorted(path for path in found if path != key)
 
 
 def purge(kit: Path) -> None:
@@ -30,8 +34,20 @@ def purge(kit: Path) -> None:
     for folder in folders:
         if folder.is_symlink():
             folder.unlink()
+        elif (kit / _KEY).is_relative_to(folder) and (kit / _KEY).is_file():
+            _remove_all_but(kit / _KEY, folder)
         else:
             shutil.rmtree(folder)
+
+
+def _remove_all_but(kept: Path, folder: Path) -> None:
+    for path in folder.iterdir():
+        if path == kept:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _folders(kit: Path) -> list[Path]:
