@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -548,10 +549,13 @@ def _revoke(args: argparse.Namespace) -> int:
     from coterie.sites.flare.join import revoke
 
     listed, copied = revoke(Path(args.plan), args.name, *_authority_of(args))
+    number = json.loads(listed.read_text(encoding="utf-8"))["number"]
     if args.name is None:
-        _say(f"signed with today's date: {listed}")
+        _say(f"list {number}, signed with today's date: {listed}")
     else:
-        _say(f"revoked: all certificates of {args.name} are on the list {listed}")
+        _say(
+            f"list {number}, revoked: all certificates of {args.name} are on it: {listed}"
+        )
     reads = "reads it at each registration and before each ask, and sends it to the sites when a run begins"
     _say(
         f"{copied}: the server {reads}"

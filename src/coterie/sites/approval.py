@@ -295,9 +295,7 @@ def fits(approved: Approved, settings: SiteSettings, module: nn.Module) -> None:
     if approved.private:
         check_epsilon_is_set(settings)
     if approved.secret:
-        check_price(
-            approved.price(module), approved.plan.experiment.run.rounds, settings
-        )
+        check_price(approved.price(module), approved.plan.experiment.run, settings)
     for name, allowed in approved.pairs.items():
         layers_fit(module, name, allowed, settings)
         local = getattr(allowed.method, "local", None)

@@ -23,6 +23,7 @@ from coterie.base.privacy import epsilon_of
 from coterie.base.vector import Layout
 from coterie.compute.metrics import evaluate
 from coterie.config.local import LocalSGD
+from coterie.config.run import RunTable
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Limits
@@ -280,15 +281,17 @@ def check_epsilon(
         )
 
 
-def check_price(price: Price, rounds: int, settings: SiteSettings) -> None:
-    """Raise `RefusedError` if a plan with secret noise, of so many rounds, tells more behind it than the site's `largest_mu`."""
+def check_price(price: Price, run: RunTable, settings: SiteSettings) -> None:
+    """Raise `RefusedError` if a plan with secret noise and these settings tells more behind it than the site's `largest_mu`."""
     mu = price.noisy_mu
     if not price.secret or mu <= settings.largest_mu:
         return
     if price.updates_squared > price.numbers:
         cure = "a larger sigma, fewer rounds, methods or seeds, or [deploy] runs = 1"
+    elif run.evaluate == run.rounds:
+        cure = "fewer metrics, methods or seeds, or [deploy] runs = 1"
     else:
-        cure = f"[run] evaluate = {rounds}, fewer metrics, or [deploy] runs = 1"
+        cure = f"[run] evaluate = {run.rounds}, fewer metrics, or [deploy] runs = 1"
     raise RefusedError(
         f"{price.updates} updates and {price.numbers} losses, metrics and differences behind noise are mu {mu:.3g} about each row, and "
         f"this site takes largest_mu = {settings.largest_mu:g}. The operator can give the plan {cure}; this site can raise largest_mu"

@@ -322,7 +322,7 @@ class SiteRows:
         if self.approved.secret and self._price is None:
             self._price = self.approved.price(module)
         if self._price is not None:
-            check_price(self._price, self.experiment.run.rounds, self.settings)
+            check_price(self._price, self.experiment.run, self.settings)
         curvature_fits(
             self.approved.pairs.values(),
             Layout.of(module),

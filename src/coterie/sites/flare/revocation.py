@@ -269,7 +269,8 @@ def take_list(text: Any, file: Path, startup: Path) -> RevocationList:
         if current is not None and current != sent and sent.number <= current.number:
             raise InputError(
                 f"the server sent list {sent.number} of revoked certificates, of {sent.date[:10]}, and this site holds list "
-                f"{current.number}; {_SERVERS_CURE}"
+                f"{current.number}; repeat coterie revoke plan.toml until it says a number above {current.number}, and copy "
+                "ca/revoked.json into local/ of the server's kit"
             )
         if current != sent:
             write_atomically(
