@@ -382,7 +382,8 @@ def test_any_problem_is_trained_and_gives_the_same_bits_on_any_number_of_workers
         return
     if case[0] == "moon" and problem == "segmentation":
         with pytest.raises(
-            InputError, match=r"this model calls none; end it with torch\.nn\.Linear"
+            InputError,
+            match=r"this model calls none; name a layer, or end it with torch\.nn\.Linear",
         ):
             run(case, made)
         return

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import runpy
 import socket
 import struct
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,7 @@ from coterie.sites.flare.trial import flare_words, try_gate
 from coterie.sites.log import entries
 from deployment import HOSPITALS, Deployment
 
+VOICES = runpy.run_path(str(Path(__file__).parent / "kill_points" / "voices.py"))
 pytest.importorskip(
     "nvflare",
     reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines",
@@ -702,6 +706,48 @@ def test_each_person_gives_the_commands_of_a_role_and_no_others(gated, who, role
         for command, answer in heard.items()
         if "not authorized" not in answer
     } == {}
+
+
+@pytest.mark.promise("closed doors")
+@pytest.mark.parametrize(
+    ("who", "receiver"),
+    [
+        (who, receiver)
+        for who in ("operator", "guard", "keeper")
+        for receiver in (SERVER, f"{SERVER}.JOB", VICTIM, f"{VICTIM}.JOB")
+    ],
+)
+def test_a_persons_cell_opens_no_channel_but_those_of_commands(gated, who, receiver):
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    receiver = receiver.replace("JOB", gated.job)
+    kind, _ = doors.kind_of(receiver)
+    is_open = doors.REQUESTS.get((kind, Cell.ADMIN), frozenset())
+    tried = [
+        door
+        for door in every_door(gated.doors(receiver)["requests"])
+        if door[0] != doors.STREAM and not listed(door, is_open)
+    ]
+    assert len(tried) > 200
+    name = f"{who}@coterie.org"
+    session = new_secure_session(name, str(gated.made.kits / name), timeout=15.0)
+
+    def answer(door):
+        cell = session.api.cell.core_cell
+        channel, topic = door
+        return VOICES["say"](cell, receiver, channel, topic, payload={})
+
+    try:
+        with ThreadPoolExecutor(16) as threads:
+            heard = list(threads.map(answer, tried))
+    finally:
+        session.close()
+    opened = {
+        door: said
+        for door, said in zip(tried, heard, strict=True)
+        if not is_refused(said)
+    }
+    assert not opened
 
 
 # ---- the gate itself

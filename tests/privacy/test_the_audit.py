@@ -134,5 +134,5 @@ def test_an_account_that_does_not_read_what_others_tell_would_tell_too_much(
         return answered
 
     assert told(tmp_path / "one.jsonl") == 1
-    monkeypatch.setattr(Account, "_follow", lambda self: None)
+    monkeypatch.setattr(Account, "_follow", lambda self, file: None)
     assert told(tmp_path / "two.jsonl") == 2
