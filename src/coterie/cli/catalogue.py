@@ -63,7 +63,11 @@ class Entry:
     def needs(self) -> str:
         """What the server needs of updates, as `Method.needs` says it."""
         if isinstance(self.origin, str):
-            return _needs_in_source(self.origin)
+            try:
+                return _needs_in_source(self.origin)
+            except LookupError:
+                # A base that its file names otherwise, such as `ct.Method`: the class itself is asked.
+                return str(getattr(self.cls, "needs", "all"))
         return str(getattr(self.origin, "needs", "all"))
 
     @property
