@@ -60,13 +60,18 @@ _HERE = InProcess()
 _USUAL = RunSettings()
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, and restore what was set before. Raises `InputError` within autocast, where a run has other bits."""
+def refuse_autocast() -> None:
+    """Raise `InputError` within autocast, where a run has other bits, and older versions of torch keep no gradient."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise InputError(
             "torch.autocast around a run would change its bits; use it in forward of the model"
         )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, and restore what was set before. Raises `InputError` within autocast."""
+    refuse_autocast()
     # Two OpenMP threads on a busy machine were four to seven times slower; parallelism is over clients.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -28,7 +28,7 @@ from coterie.run.contribution import check_estimator
 from coterie.run.evaluation import with_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_names_alike
-from coterie.run.fit import fit, start_from
+from coterie.run.fit import fit, refuse_autocast, start_from
 from coterie.run.hashes import Tree
 from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
@@ -39,6 +39,7 @@ from coterie.study.layout import Pair, median_rounds
 
 def check_everything(experiment: Experiment, clients: Clients) -> None:
     """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
+    refuse_autocast()
     run = experiment.run
     if clients.questions:
         question, *others = clients.questions
