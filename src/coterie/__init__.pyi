@@ -20,6 +20,7 @@ from coterie.algorithms.fedcollab import FedCollab as FedCollab
 from coterie.algorithms.feddyn import FedDyn as FedDyn
 from coterie.algorithms.fedfomo import FedFomo as FedFomo
 from coterie.algorithms.fednova import FedNova as FedNova
+from coterie.algorithms.fedproto import FedProto as FedProto
 from coterie.algorithms.fedprox import FedProx as FedProx
 from coterie.algorithms.fixed_effects import FixedEffects as FixedEffects
 from coterie.algorithms.ifca import IFCA as IFCA

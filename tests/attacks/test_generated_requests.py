@@ -30,7 +30,17 @@ pytestmark = pytest.mark.usefixtures("children")
 __all__ = ["children"]
 
 LOCAL = FEDAVG["local"]
-NAMES = ("fedavg", "scaffold", "moon", "ditto", "maxfl", "local", "apfl", "qffl")
+NAMES = (
+    "fedavg",
+    "scaffold",
+    "moon",
+    "ditto",
+    "maxfl",
+    "local",
+    "apfl",
+    "qffl",
+    "fedproto",
+)
 METHODS = [
     *({"name": name, "local": LOCAL} for name in NAMES),
     {"name": "meritfed", "targets": "all", "md_steps": 1, "local": LOCAL},

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hospital import FEDAVG, Hospital
+from hospital import FEDAVG, Hospital, local
 from safetensors.torch import load_file
 from three_sites import ThreeSites
 
 from coterie.algorithms.ditto import ditto_update
+from coterie.algorithms.fedproto import prototype_update
 from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import own_model
 from coterie.contract.wire import decode
@@ -191,3 +192,23 @@ def test_an_approval_says_that_the_own_model_stays(tmp_path):
         "tasks:own_model leaves: model (no number: its own model stays here); of up to 3 models in each round, 0 numbers"
         in words
     )
+
+
+def mean_features(folder, least):
+    """What a site tells in fedproto that does not speak of classes with fewer rows."""
+    site = Hospital(
+        folder, {"minimum_cell": least}, methods=[{**FEDAVG, "name": "fedproto"}]
+    ).begin(pair="fedproto-0")
+    inputs = len(site.x) - 1
+    none = {"prototypes": torch.zeros(2, inputs), "known": torch.zeros(2).bool()}
+    return site.ask(prototype_update, x=site.x, **none, local=local(), lam=1.0)
+
+
+def test_mean_features_are_told_where_each_class_has_enough_rows(tmp_path):
+    told = mean_features(tmp_path, 20)
+    assert int(told["counts"].min()) >= 20
+    assert bool(told["delta"].any())
+    smallest = int(told["counts"].min())
+    (tmp_path / "more").mkdir()
+    with pytest.raises(RefusedError, match=f"fewer than the {smallest + 1} rows"):
+        mean_features(tmp_path / "more", smallest + 1)

@@ -100,7 +100,7 @@ def _floats(value) -> int:
 
 def evaluated(formula: str, **symbols: int) -> int:
     """`(n + 1) d` with the numbers of a run."""
-    assert re.fullmatch(r"[()+/\d dnNTC_s]+", formula), formula
+    assert re.fullmatch(r"[()+/\d dknNTC_s]+", formula), formula
     return int(eval(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), {}, symbols))
 
 
@@ -129,6 +129,7 @@ def test_floats_sent_and_memory_are_those_that_are_declared(
         symbols = {
             "d": width + 1,
             "d_s": width,
+            "k": width,
             "n": participants,
             "N": 5,
             "C": 2,

@@ -79,6 +79,7 @@ LIMITS = {
     "clients": 5,
     "dtype": torch.float32,
     "rounds": ROUNDS,
+    "features": 3,
 }
 
 

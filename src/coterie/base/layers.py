@@ -75,6 +75,23 @@ def last_layers(layout: Layout, count: int) -> Tensor:
     return torch.cat(chosen).nonzero().flatten()
 
 
+def head_shape(layout: Layout) -> tuple[int, int] | None:
+    """Return outputs and inputs of the layer that a forward pass uses last; None where its weight is no matrix.
+
+    >>> from torch import nn
+    >>> head_shape(Layout.of(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))))
+    (2, 8)
+    """
+    name = f"{layout.layers[-1]}.weight".removeprefix(".")
+    shape = dict(layout.parameters).get(name, torch.Size())
+    return (shape[0], shape[1]) if len(shape) == 2 else None
+
+
+def feature_width(layout: Layout) -> int:
+    """Return the inputs of the layer that a forward pass uses last; 0 where its weight is no matrix."""
+    return (head_shape(layout) or (0, 0))[1]
+
+
 @lru_cache(maxsize=16)
 def _entries(layout: Layout, personal: Personal, norms: str) -> tuple[Tensor, Tensor]:
     travelling = shared_layout(layout, personal, norms)

@@ -345,6 +345,7 @@ METHODS = Registry(
         "fedrep": "coterie.algorithms.personal_layers:FedRep",
         "fedbabu": "coterie.algorithms.personal_layers:FedBABU",
         "fedbn": "coterie.algorithms.personal_layers:FedBN",
+        "fedproto": "coterie.algorithms.fedproto:FedProto",
         "fedala": "coterie.algorithms.fedala:FedALA",
         "ifca": "coterie.algorithms.ifca:IFCA",
         "cfl": "coterie.algorithms.cfl:CFL",

@@ -81,6 +81,7 @@ class Limits(NamedTuple):
         clients: clients of the plan.
         dtype: type of the numbers of the model.
         rounds: number of rounds of the plan.
+        features: inputs of the model's last layer, where that is linear.
     """
 
     model: int
@@ -89,6 +90,7 @@ class Limits(NamedTuple):
     clients: int
     dtype: torch.dtype
     rounds: int
+    features: int = 0
 
 
 def declarations(owner: Any) -> dict[str, tuple[Asks, Any]]:

@@ -41,6 +41,7 @@ class Form(NamedTuple):
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
         layout: layout of the vectors of an update or a gradient, from the payload and the layout of models; None: the latter.
         most: the highest value of a client, from the payload and its training rows, as its facts say.
+        of_model: whether an update or a gradient is of a model or some of its layers; False: of what is no model, as mean features.
 
     >>> from typing import Annotated, NamedTuple
     >>> class Sizes(NamedTuple):
@@ -55,6 +56,7 @@ class Form(NamedTuple):
     facts: bool = False
     layout: Callable[[Payload, Layout], Layout] | None = None
     most: Callable[[Payload, int], float] | None = None
+    of_model: bool = True
 
 
 Dimension = str | int | tuple[str | int, ...]
@@ -63,8 +65,8 @@ Dimension = str | int | tuple[str | int, ...]
 class Holds(NamedTuple):
     """The form of a tensor that a server sends; a site refuses another one, and a task with a tensor that has no such annotation.
 
-    A dimension is a number, or `model` (d + b), `parameters` (d), `classes`, `clients` (1 to as many as the plan has), `models` (1 to
-    as many as the method's declaration has), or a tuple of alternatives.
+    A dimension is a number, or `model` (d + b), `parameters` (d), `classes`, `features` (inputs of the last layer), `clients` (1 to as
+    many as the plan has), `models` (1 to as many as the method's declaration has), or a tuple of alternatives.
 
     Attributes:
         shape: of what one client is sent, without the client dimension of a `PerClient`.

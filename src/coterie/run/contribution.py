@@ -147,6 +147,13 @@ class Contributions:
         """
         return number == 2 or self._is_due(number)
 
+    @property
+    def _not_a_sum(self) -> str:
+        return (
+            f"run.contribution needs a method whose round adds a weighted sum of updates that the server holds one by one, such "
+            f"as fedavg or meritfed; {self.method} does not"
+        )
+
     def _is_due(self, number: int) -> bool:
         return (number - 1) % self.settings.every == 0
 
@@ -176,6 +183,9 @@ class Contributions:
         Raises:
             InputError: The models did not move by a weighted sum of updates that the server holds.
         """
+        tells_updates = any("update" in seen[0].kinds.values() for seen in self._seen)
+        if tells_updates and not afterwards:
+            raise InputError(self._not_a_sum)
         sizes = view.engine.sizes("contribution")
         steps, names = {}, {}
         for target in self.everyone:
@@ -231,10 +241,7 @@ class Contributions:
                     renormalised = self.settings.game == "renormalised"
                     step = _Step(start, weights, deltas, lr, dim, renormalised)
                     return step, replies.clients
-        raise InputError(
-            f"run.contribution needs a method whose round adds a weighted sum of updates that the server holds one by one, such "
-            f"as fedavg or meritfed; {self.method} does not"
-        )
+        raise InputError(self._not_a_sum)
 
     def _losses(
         self, models: Mapping[str, Tensor], view: Federation

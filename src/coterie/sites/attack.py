@@ -44,6 +44,7 @@ from coterie.compute.cohort import Shard
 from coterie.compute.metrics import evaluate
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks
+from coterie.contract.task import Task
 from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
 from coterie.data.tables.recipe import Recipe, moments
@@ -132,9 +133,7 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
                     pair,
                     partial(_Server.losses, declaration=declaration, owner=owner),
                 )
-            if not (
-                asks_model and any(kind in VECTORS for kind in task.kinds.values())
-            ):
+            if not (asks_model and _tells_of_models(task)):
                 continue
             yield pair, partial(_Server.gates, declaration=declaration, owner=owner)
             if noisy:
@@ -145,6 +144,15 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
                     ),
                 )
             yield pair, partial(_Server.members, declaration=declaration, owner=owner)
+
+
+def _tells_of_models(task: Task[Any]) -> bool:
+    """Return True if a field of the reply is an update or a gradient of a model."""
+    for field, kind in task.kinds.items():
+        form = task.forms.get(field)
+        if kind in VECTORS and (form is None or form.of_model):
+            return True
+    return False
 
 
 class _Server:

@@ -355,7 +355,7 @@ def classes_withheld(
     """
     name = task.rpartition(":")[2]
     few_tested = fewest_tested(clients) < least
-    if name in ("class_counts", "server_classes"):
+    if name in ("class_counts", "server_classes", "prototype_update"):
         if few_tested:
             raise RefusedError(
                 f"a fold tests fewer than the {least} rows of a class under which its site does not speak of it; give the plan fewer "

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from coterie.base.errors import visible
+from coterie.base.layers import feature_width
 from coterie.base.vector import Layout
 from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
@@ -131,6 +132,7 @@ class _Size:
             sites,
             layout.dtype,
             plan.experiment.run.rounds,
+            feature_width(layout),
         )
         payload, models = (
             example_payload(declaration, owner, limits),

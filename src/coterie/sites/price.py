@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import nn
 
+from coterie.base.layers import feature_width
 from coterie.base.privacy import epsilon_of
 from coterie.base.vector import Layout
 from coterie.compute.metrics import evaluate
@@ -205,7 +206,13 @@ def price_of(
     layout = Layout.of(module)
     sites, rounds = len(plan.deployment.sites), plan.experiment.run.rounds
     limits = Limits(
-        layout.size, layout.dim, 2, sites, layout.dtype, rounds
+        layout.size,
+        layout.dim,
+        2,
+        sites,
+        layout.dtype,
+        rounds,
+        feature_width(layout),
     )  # no reply is longer with more classes
     updates, updates_squared, numbers, exact = 0, 0.0, 0, ""
     for pair, allowed in pairs.items():

@@ -19,6 +19,7 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
+from coterie.base.layers import feature_width
 from coterie.base.rng import fork_generators
 from coterie.base.vector import Layout
 from coterie.compute.boosted import can_fit
@@ -626,6 +627,7 @@ class SiteRows:
             sites,
             layout.dtype,
             plan.experiment.run.rounds,
+            feature_width(layout),
         )
 
     def _reserve(self, asked: _Asked) -> None:
