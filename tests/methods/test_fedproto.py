@@ -27,6 +27,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, batches
 from coterie.base.rows import Part
+from coterie.contract.task import Task
 from federations import (
     SIZES,
     assert_close,
@@ -222,6 +223,20 @@ def test_a_lost_own_model_begins_anew_and_is_named(monkeypatch):
     assert "its own model was lost" in found.failures["c"]
     assert not torch.equal(found.models["c"], undisturbed.models["c"])
     assert torch.equal(found.models["a"], undisturbed.models["a"])
+
+
+def test_a_client_that_says_it_has_no_rows_spoils_no_prototype(monkeypatch):
+    honest = Task.__call__
+
+    def call(self, cohort, /, **payload):
+        reply = honest(self, cohort, **payload)
+        if self is prototype_update and "c" in cohort.names:
+            reply.counts[cohort.names.index("c")] = 0
+        return reply
+
+    monkeypatch.setattr(Task, "__call__", call)
+    found = run(FedProto(MINI), smooth(), 2)
+    assert torch.isfinite(found.state.prototypes).all()
 
 
 def test_resumed_and_repeated_runs_agree(tmp_path):

@@ -218,7 +218,9 @@ class FedProto(Method[State]):
                 name, "its own model was lost, so it begins anew", prototype_update
             )
         counts = average.counts.double()
-        class_shares = average.weights @ (counts / counts.sum(1, keepdim=True))
+        # A client that lies may say that it has no rows.
+        rows = counts.sum(1, keepdim=True).clamp(min=1)
+        class_shares = average.weights @ (counts / rows)
         has_rows = class_shares > 0
         # Division by 1 keeps the step of a class that nobody has, which is 0.
         divisors = torch.where(has_rows, class_shares, 1.0).to(state.prototypes)
