@@ -55,6 +55,7 @@ MUTANTS = {
             "state.known | has_rows.to(state.known.device)",
             "has_rows",
         ),
+        ("algorithms/fedproto.py", ".clamp(min=1)", ""),
         ("algorithms/fedproto.py", "/ divisors[:, None]", "* divisors[:, None]"),
     ],
 }
@@ -236,6 +237,7 @@ def test_a_client_that_says_it_has_no_rows_spoils_no_prototype(monkeypatch):
 
     monkeypatch.setattr(Task, "__call__", call)
     found = run(FedProto(MINI), smooth(), 2)
+    assert found.state.known.all()
     assert torch.isfinite(found.state.prototypes).all()
 
 
