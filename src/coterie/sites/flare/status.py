@@ -29,7 +29,7 @@ RUNNING = ("RUNNING", "DISPATCHED", "SUBMITTED")
 def status(
     plan_file: Path, kits: Path | None = None, authority: Path | None = None
 ) -> Iterator[str]:
-    """Lines about when certificates end, then about the server of a plan and its sites.
+    """Lines about the server of a plan and its sites, then about when certificates end.
 
     Args:
         plan_file: the plan.
@@ -41,7 +41,18 @@ def status(
     """
     deployment = read_plan(plan_file).deployment
     authority = authority or (kits or plan_file.parent / deployment.kits) / AUTHORITY
-    yield from certificate_lines(deployment, authority, datetime.now(UTC))
+    certificates = [*certificate_lines(deployment, authority, datetime.now(UTC))]
+    try:
+        yield from _about_server(plan_file, deployment, kits)
+    except Exception:
+        yield from certificates  # one that has ended may be why nobody answers
+        raise
+    yield from certificates
+
+
+def _about_server(
+    plan_file: Path, deployment: Deployment, kits: Path | None
+) -> Iterator[str]:
     session = open_session(plan_file, deployment, kits)
     try:
         connected = {client.name for client in session.get_connected_client_list()}
