@@ -32,8 +32,8 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ##! eight registries of real people: does federating help each of them? (under a minute once installed)
-	$(BIN)/coterie compare nhefs --jobs 2
+demo: $(VENV)/.demo  ##! eight registries of real people: does federating help each of them? (a quarter of a minute once installed)
+	$(BIN)/coterie compare nhefs
 
 test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (6 minutes on 2 quiet cores, longer beside other work)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q $(if $(IN_TURN),--in-turn $(IN_TURN))
