@@ -211,3 +211,56 @@ def test_categories_have_no_bounds():
     said = refusal(frames, {"label": "died"}, bounds={"sex": [0, 1], "age": [0, 120]})
     assert "'sex'" in said
     assert "take it out of bounds" in said
+
+
+@pytest.mark.parametrize("means", [True, np.bool_(True), 1, np.int64(1)])
+@pytest.mark.parametrize("kind", [bool, int, "boolean"])
+def test_a_truth_value_means_the_event_however_a_table_writes_it(means, kind):
+    frames = {
+        name: frame.assign(died=frame.died.astype(kind))
+        for name, frame in wards().items()
+    }
+    if isinstance(means, bool | np.bool_) or kind is int:
+        clients = read(frames, FOLLOWED, event_is=[means])
+    else:
+        said = refusal(frames, FOLLOWED, event_is=[means])
+        assert 'event_is = ["1", "true"]' in said
+        return
+    usual = read(wards(), FOLLOWED)
+    for client, other in zip(clients, usual, strict=True):
+        assert torch.equal(client.train.labels, other.train.labels)
+
+
+@pytest.mark.parametrize(
+    ("label", "role"), [(FOLLOWED, "time"), (FOLLOWED, "entry"), (COUNTED, "exposure")]
+)
+def test_a_column_of_the_label_names_no_client(tmp_path, label, role):
+    pd.concat(wards().values()).to_csv(tmp_path / "all.csv", index=False)
+    split = {"kind": "column", "column": label[role]}
+    with pytest.raises(ct.InputError) as refused:
+        ct.data.from_folder(
+            tmp_path / "all.csv", tables=ct.data.Tables(**label), split=split
+        )
+    assert f"{role} are both {label[role]!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("label", [FOLLOWED, COUNTED])
+@pytest.mark.parametrize("loss", ["binary", "classes", "squared"])
+def test_a_loss_of_other_labels_is_left_out(label, loss):
+    clients = read(wards(), label)
+    with pytest.raises(ct.InputError, match="leave it out"):
+        ct.fit("fedavg", clients, rounds=1, settings=ct.RunSettings(loss=loss))
+
+
+@pytest.mark.parametrize("label", [FOLLOWED, COUNTED])
+def test_a_client_without_an_event_has_no_verdict(tmp_path, label):
+    own = {*label.values(), "age", "bmi"}
+    for name, frame in wards().items():
+        if name == "east":
+            frame[label.get("event", "falls")] = 0
+        of_label = [column for column in frame.columns if column in own]
+        frame[of_label].to_csv(tmp_path / f"{name}.csv", index=False)
+    data = {"folder": str(tmp_path), **label, "split": {"folds": 3}}
+    comparison = ct.compare(["local", "fixed-effects"], data, rounds=2, seeds=1)
+    assert comparison.verdict("east").kind == "too few rows to tell"
+    assert comparison.verdict("north").kind != "too few rows to tell"

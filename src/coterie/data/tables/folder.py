@@ -226,6 +226,11 @@ def deal_table(
             raise InputError(
                 f"[split] column = {name!r} is the label; name the column that says whose row it is"
             )
+        for role in ("time", "entry", "exposure"):
+            if name == getattr(settings, role):
+                raise InputError(
+                    f"[split] column and {role} are both {name!r}; name the column that says whose row it is"
+                )
         if name not in ready.columns:
             raise InputError(
                 f"{sheet.source} has no column {name!r}; {nearest(name, ready.columns)}"

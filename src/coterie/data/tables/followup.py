@@ -111,7 +111,7 @@ def event_of(table: Table, name: str, event_is: Sequence[Any] = ()) -> Rows:
             f"{table.source}: event {name!r} is missing in data row {table.data_row(np.argmin(codes))}; fill it in, or leave that "
             "row out"
         )
-    wanted = {spell(v) if isinstance(v, int | float) else str(v) for v in event_is}
+    wanted = {spelled for value in event_is for spelled in _spellings_of(value)}
     if wanted:
         if not wanted & set(names) and not _may_lack_the_event(column, wanted):
             widened = Cure("event_is", [*sorted(wanted), names[-1]])
@@ -140,6 +140,15 @@ def event_of(table: Table, name: str, event_is: Sequence[Any] = ()) -> Rows:
             cures,
         )
     )
+
+
+def _spellings_of(value: Any) -> tuple[str, ...]:
+    """How a column may write a value that means the event: a truth value as a word, or as 0 or 1."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower(), str(int(value))
+    if isinstance(value, int | float):
+        return (spell(value),)
+    return (str(value),)
 
 
 def _may_lack_the_event(column: Column, wanted: Set[str]) -> bool:
