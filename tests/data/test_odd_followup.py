@@ -264,3 +264,19 @@ def test_a_client_without_an_event_has_no_verdict(tmp_path, label):
     comparison = ct.compare(["local", "fixed-effects"], data, rounds=2, seeds=1)
     assert comparison.verdict("east").kind == "too few rows to tell"
     assert comparison.verdict("north").kind != "too few rows to tell"
+
+
+@pytest.mark.parametrize(("label", "key"), [(FOLLOWED, "time"), (COUNTED, "exposure")])
+@pytest.mark.parametrize("factor", [1 / 365.25, 1 / 12, 1 / 2, 1, 2, 30.4, 365.25])
+def test_another_unit_of_time_at_one_client_is_asked_about(label, key, factor):
+    frames = wards()
+    for frame in frames.values():
+        frame["enrolled"] = 0.0
+    column = label[key]
+    frames["north"][column] *= factor
+    asked = [q for q in read(frames, label).questions if "the same unit?" in q]
+    assert bool(asked) == (not 1 / 3 < factor < 3)
+    if asked:
+        assert f"{column}: numbers at north" in asked[0]
+        kept = read(frames, label, **asked[0].cures[0].merge({}))
+        assert not any("the same unit?" in q for q in kept.questions)
