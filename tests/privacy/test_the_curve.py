@@ -10,6 +10,7 @@ import pytest
 from coterie.base.errors import InputError
 from coterie.base.privacy import epsilon_of, noise_multiplier
 from coterie.cli.main import main
+from coterie.config.registry import METHODS
 from coterie.report.privacy import TOO_FEW, Curve, Point
 from coterie.run.experiment import Experiment
 from coterie.study.privacy_curve import epsilons_of
@@ -59,14 +60,16 @@ def test_each_method_is_trained_once_for_each_epsilon_and_alone_without_noise(co
     assert private[2]["noise_multiplier"] == pytest.approx(expected)
 
 
+PLAIN = {
+    "data": {"name": "heart-disease"},
+    "methods": [{"name": "local"}, {"name": "fedavg"}],
+    "run": {"rounds": 10, "seeds": 1},
+    "local": {"steps": 3},
+}
+
+
 def experiment(**tables):
-    plain = {
-        "data": {"name": "heart-disease"},
-        "methods": [{"name": "local"}, {"name": "fedavg"}],
-        "run": {"rounds": 10, "seeds": 1},
-        "local": {"steps": 3},
-    }
-    return Experiment.from_tables({**plain, **tables}, "plan.toml")
+    return Experiment.from_tables({**PLAIN, **tables}, "plan.toml")
 
 
 def test_the_table_hides_rows_of_every_method_but_references():
@@ -102,6 +105,28 @@ def test_what_is_not_hidden_is_refused_with_a_cure(coterie, words, cure):
     status, printed = coterie("compare", "heart-disease", *words, *methods, *FAST)
     assert status == 2
     assert cure in printed
+
+
+@pytest.mark.parametrize("name", sorted({*METHODS} - {"local"}))
+def test_a_method_hides_rows_or_is_refused_by_name(name):
+    methods = [{"name": "local"}, {"name": name}]
+    made, cure = None, "take fedavg"
+    try:
+        experiment(methods=methods)
+    except InputError as error:
+        # It needs settings, whether rows are hidden or not.
+        cure = str(error)
+    refusal = ""
+    try:
+        made = experiment(methods=methods, privacy={"epsilon": 4.0, "delta": 1e-4})
+    except InputError as error:
+        refusal = str(error)
+    if made is None:
+        assert repr(name) in refusal
+        assert cure in refusal
+    else:
+        method = made.build_method(made.methods[1])
+        assert method.is_reference or method.local.private.noise_multiplier > 0
 
 
 def curve(*words, epsilons=(math.inf, 8.0, 4.0, 1.0)):

@@ -13,8 +13,10 @@ Nothing else reads raw labels to guess what they are. Labels stay one tensor, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -73,8 +75,20 @@ class LabelForm:
             raise InputError(
                 f"there is no form of labels {self.kind!r}; {nearest(str(self.kind), get_args(FormKind))}"
             )
+        listed: Any
         for field in ("columns", "classes", "cuts", "rates"):
-            object.__setattr__(self, field, tuple(getattr(self, field)))
+            listed = getattr(self, field)
+            if not isinstance(listed, Iterable):
+                raise InputError(
+                    f"{field} of a form of labels are a list; got {listed!r}"
+                )
+            object.__setattr__(self, field, tuple(listed))
+        numbers: tuple[Any, ...] = (*self.cuts, *self.rates, self.horizon)
+        for value in numbers:
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise InputError(
+                    f"cuts, rates and horizon of a form of labels are finite numbers; got {value!r}"
+                )
         ascending = all(
             b > a for a, b in zip((0.0, *self.cuts), self.cuts, strict=False)
         )
@@ -164,6 +178,35 @@ class LabelForm:
         usual, seen = self.usual_and_seen(labels)
         others = hazards.log_ratios(usual, seen, without_own=True)
         return self(others, labels.double())
+
+    # What data sets ask
+
+    def check(self, labels: Tensor, who: str) -> None:
+        """Raise `InputError` for a row that is no time to event, or no count with exposure; other kinds are checked as classes are."""
+        if not self.has_loss:
+            return
+        columns = {"hazards": "entry, time and event", "count": "count and exposure"}
+        width = 3 if self.kind == "hazards" else 2
+        if labels.ndim != 2 or labels.shape[1] != width:
+            raise InputError(
+                f"{who} has labels of shape {tuple(labels.shape)}; give rows of {columns[self.kind]}, [rows, {width}]"
+            )
+        values = labels.double()
+        if self.kind == "hazards":
+            entry, time, event = values.unbind(1)
+            is_event = (event == 0) | (event == 1)
+            fits = (entry >= 0) & (time > entry) & is_event
+            rule = "an entry is 0 or more, a time is later, and an event is 0 or 1"
+        else:
+            seen, exposure = values.unbind(1)
+            fits = (seen >= 0) & (seen == seen.round()) & (exposure > 0)
+            rule = "a count is a whole number from 0, and an exposure is above 0"
+        if not bool(fits.all()):
+            worst = values[int(fits.long().argmin())]
+            shown = ", ".join(f"{value:g}" for value in worst.tolist())
+            raise InputError(
+                f"{who} has a row whose {columns[self.kind]} are {shown}; {rule}: correct that row, or leave it out"
+            )
 
     # What metrics and reports ask
 

@@ -5,9 +5,10 @@ What reads columns and deals rows lies in `coterie.data`; nothing here needs num
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from numbers import Integral
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -123,6 +124,7 @@ class Tables:
     def __post_init__(self) -> None:
         self._check_time_to_event()
         self._check_exposure()
+        self._check_columns_of_the_label()
         if self.task == "regression" and self.above is not None:
             raise InputError(
                 "above makes classes of the label; drop it or task = 'regression'"
@@ -144,12 +146,7 @@ class Tables:
             _spellings(self.classes)
         else:
             _check_names("classes", self.classes)
-        for column, pair in self.bounds.items():
-            numbers = len(pair) == 2 and all(map(is_number, pair))
-            if not numbers or pair[0] >= pair[1]:
-                raise InputError(
-                    f"bounds of column {column!r} must be the least and the largest value, such as [0, 120]; got {pair!r}"
-                )
+        _check_bounds(self.bounds)
         _check_names("categorical", self.categorical)
         _check_names("keep", self.keep)
         by_client = (
@@ -179,7 +176,7 @@ class Tables:
         if self.exposure is None:
             return
         for key in ("event", "task", "above", "classes"):
-            if getattr(self, key):
+            if getattr(self, key) not in _UNSAID:
                 raise InputError(
                     f"exposure belongs to a label that is a count, and {key} says another kind; drop one of them"
                 )
@@ -188,8 +185,37 @@ class Tables:
                 f"label and exposure are both {self.label!r}; name the count as label, and in what it was counted as exposure"
             )
 
+    def _check_columns_of_the_label(self) -> None:
+        """Raise `InputError` for a time, an entry or an exposure that is to be something else, too."""
+        dropped = self.drop
+        if isinstance(dropped, Mapping):
+            dropped = [name for names in dropped.values() for name in names]
+        lists_of_columns = {
+            "drop": dropped,
+            "categorical": self.categorical,
+            "lists": self.lists,
+            "bounds": self.bounds,
+        }
+        roles = ["time", "entry", "exposure"]
+        if self.exposure is not None:
+            roles.append("label")
+        for role in roles:
+            column = getattr(self, role)
+            if column is None:
+                continue
+            for key in ("group", "split_column", "split_time"):
+                if getattr(self, key) == column:
+                    raise InputError(
+                        f"{key} and {role} are both {column!r}; name another column in {key}, or leave {key} out"
+                    )
+            for key, named in lists_of_columns.items():
+                if isinstance(named, Sequence | Mapping) and column in named:
+                    raise InputError(
+                        f"{key} names {column!r}, which is the {role} and no input; take it out of {key}"
+                    )
+
     def _check_time_to_event(self) -> None:
-        object.__setattr__(self, "event_is", tuple(self.event_is))
+        object.__setattr__(self, "event_is", _values_of_event(self.event_is))
         of_event = {"time": self.time, "entry": self.entry, "horizon": self.horizon}
         if self.event is None:
             for key, value in of_event.items():
@@ -212,7 +238,7 @@ class Tables:
                 f"time, event and entry are {', '.join(columns)}; name a column each"
             )
         for key in ("task", "above", "classes"):
-            if getattr(self, key):
+            if getattr(self, key) not in _UNSAID:
                 raise InputError(
                     f"{key} is about classes or numbers, and this label is a time to event; drop {key} (event_is says what means it)"
                 )
@@ -252,6 +278,43 @@ class Tables:
             for name, value in vars(self).items()
             if value != getattr(_AS_THEY_ARE, name)
         }
+
+
+_UNSAID: tuple[Any, ...] = (None, (), [], {})
+"""Settings that nobody has said; 0 is one that somebody has."""
+
+
+def _values_of_event(values: Any) -> tuple[Any, ...]:
+    """Return the values of `event_is`. Raises `InputError` for what is no list of texts and numbers."""
+    listed = isinstance(values, list | tuple)
+    if not listed or not all(isinstance(v, str) or _is_finite(v) for v in values):
+        raise InputError(
+            f'event_is = {_as_file(values)} must be a list of values that mean the event, such as [2] or ["dead"]'
+        )
+    return tuple(values)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _check_bounds(bounds: Any) -> None:
+    """Raise `InputError` for bounds that are no table of two finite numbers, the smaller first."""
+    if not isinstance(bounds, Mapping):
+        raise InputError(
+            f"bounds = {_as_file(bounds)} must be a table of columns and their bounds, such as {{age = [0, 120]}}"
+        )
+    for column, pair in bounds.items():
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        # The width of two finite numbers may still be infinite.
+        if (
+            not is_pair
+            or not all(map(is_number, pair))
+            or not 0 < pair[1] - pair[0] < math.inf
+        ):
+            raise InputError(
+                f"bounds of column {column!r} must be the least and the largest value, such as [0, 120]; got {_as_file(pair)}"
+            )
 
 
 def _check_names(key: str, value: Any) -> None:

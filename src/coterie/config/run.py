@@ -276,9 +276,14 @@ class RunSettings:
                     f"{self.loss} must be a function (outputs, labels); got {cut(loaded)}"
                 )
             return loaded
-        if self.loss != "auto":
-            return self.loss
         form = clients.form
+        if self.loss != "auto":
+            if form.has_loss and isinstance(self.loss, str):
+                raise InputError(
+                    f"loss = {self.loss!r} is about classes or numbers, and these labels ({form.kind}) have a loss of their "
+                    "own; leave it out"
+                )
+            return self.loss
         if form.has_loss:
             return form
         return "binary" if clients.multi_hot else self.loss

@@ -108,6 +108,9 @@ def from_tensors(
             unseen=unseen,
             task=task,
         )
+        for owners, rows in made.groups():
+            for number, owner in enumerate(owners):
+                form.check(rows.part(number).labels, f"client {owner!r}")
         return made.with_form(form)
     if _is_pair(clients):
         labelled: dict[str, Any] = {"name": name, "classes": classes, "notes": notes}

@@ -129,8 +129,13 @@ class Comparisons:
             tested = self.results.size(client)
         if tested < FEWEST_ROWS:
             return True
-        has_cases = self.results.classification or self.results.of_events
-        return has_cases and self.rarest(client) < FEWEST_CASES
+        return self.needs_cases and self.rarest(client) < FEWEST_CASES
+
+    @property
+    def needs_cases(self) -> bool:
+        """True if a verdict needs rows of the rarer class, or with an event: without any, the smallest effect is near 0."""
+        results = self.results
+        return results.classification or results.of_events or results.of_counts
 
     @property
     def gain_metric(self) -> str:
@@ -396,8 +401,7 @@ class Comparisons:
         if len(members) < FEWEST_SMALL or rows < FEWEST_ROWS:
             return ()
         cases = sum(self.rarest(c) for c in members)
-        needs_cases = self.results.classification or self.results.of_events
-        if needs_cases and cases < FEWEST_CASES:
+        if self.needs_cases and cases < FEWEST_CASES:
             return ()
         return tuple(members)
 

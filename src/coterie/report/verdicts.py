@@ -158,7 +158,7 @@ def verdict(results: Results, client: str) -> Verdict:
         return _verdict(results, client, spoken)
     if compared.small(client):
         size = count(round(results.size(client)), f"{results.split} row")
-        if results.classification or results.of_events:
+        if compared.needs_cases:
             size += f", {round(compared.rarest(client))} {_kind_of_cases(results)}"
         return Verdict(
             "too few rows to tell", f"{size}; a verdict needs {_bar(results)}"
@@ -380,14 +380,16 @@ def _few(results: Results) -> str:
 
 def _bar(results: Results) -> str:
     """Return how many rows a verdict of a client's own takes: `30`, or `30, 5 of the rarer class`."""
-    if results.classification or results.of_events:
+    if results.comparisons.needs_cases:
         return f"{FEWEST_ROWS}, {FEWEST_CASES} {_kind_of_cases(results)}"
     return str(FEWEST_ROWS)
 
 
 def _kind_of_cases(results: Results) -> str:
     """The rows of which a client needs some."""
-    return "with an event" if results.of_events else "of the rarer class"
+    if results.of_events or results.of_counts:
+        return "with an event"
+    return "of the rarer class"
 
 
 def _side(results: Results, gain: float, smallest: float) -> str:

@@ -291,7 +291,8 @@ class Experiment:
             return {"local": self._build_local(local, where)}
         if entry.local:
             raise InputError(
-                f"{self.where}, {where}: {entry.name} has no local training to set"
+                f"{self.where}, {where}: {entry.name} has no local training to set; take fedavg, or leave out what sets it: [local] of "
+                "that method, or --privacy"
             )
         return {}
 

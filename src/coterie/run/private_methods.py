@@ -39,6 +39,11 @@ def hide_rows(method: Any, privacy: Privacy, rounds: int, where: str) -> Any:
         raise InputError(
             f"{where}: it has no local training that [privacy] could hide rows in; take fedavg, or leave out [privacy]"
         )
+    if getattr(method, "sampler", None) is not None:
+        raise InputError(
+            f"{where}: it draws rows by a sampler of its own, and [privacy] takes steps on all rows; take fedavg, or "
+            "leave out [privacy]"
+        )
     noisy = noisy_local(local, privacy, rounds)
     if local.private is None:
         changed: dict[str, Any] = {"local": noisy}

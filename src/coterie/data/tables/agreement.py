@@ -105,6 +105,7 @@ def draft_recipe(
     }
     everywhere = {c for client in clients.values() for c in client["columns"]}
     dropped = settings.columns_to_drop()
+    of_label = {settings.label, settings.time, settings.entry, settings.exposure}
     for key, named in (
         ("drop", dropped),
         ("categorical", settings.categorical),
@@ -115,7 +116,7 @@ def draft_recipe(
     ):
         for column in named:
             with guard():
-                if column not in everywhere and column != settings.label:
+                if column not in everywhere | of_label:
                     raise InputError(
                         f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}"
                     )
@@ -146,6 +147,14 @@ def draft_recipe(
                 said = f"survival: the time beside {settings.label}, known only afterwards; an event counts whenever it was"
                 of_event = f'time = "{column}", event = "{settings.label}" predict when, and keep uses it'
                 spec, notes = None, [f"{said}; {of_event}"]
+            if (
+                spec is not None
+                and spec["kind"] != "number"
+                and column in settings.bounds
+            ):
+                raise InputError(
+                    f"bounds names column {column!r}, whose values are categories and have none; take it out of bounds"
+                )
             if spec is not None and spec["kind"] == "number" and settings.bounds:
                 if column in settings.bounds:
                     bounds = scale_of_bounds(*settings.bounds[column])
@@ -673,7 +682,8 @@ def _with_features(
 ) -> Recipe:
     """The recipe of a draft whose columns have their scales."""
     if not columns:
-        raise InputError(f"no column is left to learn from; {'; '.join(notes)}")
+        why = "; ".join(notes) or "the tables hold those of the label alone"
+        raise InputError(f"no column is left to learn from; {why}")
     features = []
     for column in columns:
         name = column["name"]

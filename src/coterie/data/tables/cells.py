@@ -524,6 +524,19 @@ def complaint(kind: str, row: int, cell: str) -> str:
     return _COMPLAINTS[kind].format(cell=cell[:SHOWN], row=row)
 
 
+def example(column: Column) -> list[Any]:
+    """The first cell that is not a number, else the first, and its data row, for the sentence about a column of two kinds."""
+    leading: list[Any] = []
+    for row, text in enumerate(column.value_names, 1):
+        if text is None:
+            continue
+        cell = [row, str(text)[:SHOWN]]
+        if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", str(text)):
+            return cell
+        leading = leading or cell
+    return leading
+
+
 def cures_of(column: str, kind: str, cell: str, *, label: bool = False) -> list[Cure]:
     """Return the settings with which a column can be used, or left out, although its cells are as `complaint` says.
 

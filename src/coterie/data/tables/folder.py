@@ -226,6 +226,11 @@ def deal_table(
             raise InputError(
                 f"[split] column = {name!r} is the label; name the column that says whose row it is"
             )
+        for role in ("time", "entry", "exposure"):
+            if name == getattr(settings, role):
+                raise InputError(
+                    f"[split] column and {role} are both {name!r}; name the column that says whose row it is"
+                )
         if name not in ready.columns:
             raise InputError(
                 f"{sheet.source} has no column {name!r}; {nearest(name, ready.columns)}"
@@ -588,6 +593,11 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     What other clients have plays no role, so that a newcomer does not move the rows of others.
     """
     split_column = settings.split_column
+    for key in ("split_column", "split_time"):
+        if getattr(settings, key) == str(settings.label):
+            raise InputError(
+                f"{key} = {settings.label!r} is the label; name the column that says which rows are tested"
+            )
     if settings.split_time is not None:
         return _split_by_time(table, settings.split_time, split)
     if split_column is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,22 @@ from torch import Tensor
 
 from coterie.base.cures import Advice, Cure
 from coterie.base.errors import InputError, nearest
+from coterie.base.hazards import CELLS, edge
 from coterie.base.spelling import count, spell
 from coterie.config.data import Tables
-from coterie.data.tables.cells import Column, Table
+from coterie.data.tables.cells import Column, Table, complaint, example, number
 
 Rows = NDArray[np.float64]
+
+LONGEST = edge(CELLS - 1)
+"""The longest time that intervals tell from a longer one, 1.1e12."""
+
+_NUMBERS_OF = {
+    "time": "such as days since the start",
+    "entry": "such as days since the start",
+    "exposure": "such as bed days",
+    "label": "counts of events",
+}
 
 
 def take_followup(table: Table, settings: Tables) -> Table:
@@ -92,13 +103,24 @@ def event_of(table: Table, name: str, event_is: Sequence[Any] = ()) -> Rows:
         event_is: Values that mean it; empty: it is 1, or true.
     """
     column = table.columns[name]
+    if column.problem is not None:
+        raise InputError(f"{table.source}: event {name!r} {complaint(*column.problem)}")
     names, codes = column.levels
-    wanted = {spell(v) if isinstance(v, int | float) else str(v) for v in event_is}
+    if (codes < 0).any():
+        raise InputError(
+            f"{table.source}: event {name!r} is missing in data row {table.data_row(np.argmin(codes))}; fill it in, or leave that "
+            "row out"
+        )
+    wanted = {spelled for value in event_is for spelled in _spellings_of(value)}
     if wanted:
-        unknown = sorted(wanted - set(names))
-        if unknown and not wanted & set(names):
+        if not wanted & set(names) and not _may_lack_the_event(column, wanted):
+            widened = Cure("event_is", [*sorted(wanted), names[-1]])
             raise InputError(
-                f"{table.source}: event {name!r} is never {' or '.join(unknown)} (event_is); it is {', '.join(sorted(names)[:6])}"
+                Advice(
+                    f"{table.source}: event {name!r} is never {' or '.join(sorted(wanted))} (event_is); it is "
+                    f"{', '.join(sorted(names)[:6])}: add those that mean the event, as {widened}",
+                    [widened],
+                )
             )
         means_event = np.array([value in wanted for value in names], dtype=float)
         return np.asarray(means_event[codes])
@@ -120,11 +142,33 @@ def event_of(table: Table, name: str, event_is: Sequence[Any] = ()) -> Rows:
     )
 
 
+def _spellings_of(value: Any) -> tuple[str, ...]:
+    """How a column may write a value that means the event: a truth value as a word, or as 0 or 1."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower(), str(int(value))
+    if isinstance(value, int | float):
+        return (spell(value),)
+    return (str(value),)
+
+
+def _may_lack_the_event(column: Column, wanted: Set[str]) -> bool:
+    """Return True if no row of a client may have had the event, rather than say it in other words than those wanted."""
+    names, _ = column.levels
+    are_numbers = all(number(value) is not None for value in wanted)
+    return len(names) == 1 or (are_numbers and column.kind == "number")
+
+
 def times_of_rows(table: Table, time: str, entry: str | None) -> tuple[Rows, list[str]]:
     """Entry and time of each row [rows, 2], and notes."""
     end = _numbers(table, time, "time")
     start = np.zeros(len(end)) if entry is None else _numbers(table, entry, "entry")
     for values, name in ((end, time), (start, entry)):
+        above = np.flatnonzero(values > LONGEST)
+        if len(above):
+            raise InputError(
+                f"{table.source}: {name!r} is {values[above[0]]:g} in data row {table.data_row(above[0])}, longer than any follow-up: "
+                "correct it, or leave that row out"
+            )
         below = np.flatnonzero(values < 0)
         if len(below):
             raise InputError(
@@ -158,9 +202,15 @@ def _numbers(table: Table, name: str, key: str) -> Rows:
             f"{table.source} has no column {name!r} ({key}); {nearest(name, table.columns)}"
         )
     column = table.columns[name]
-    if column.numbers is None or column.problem is not None:
+    if column.problem is not None:
         raise InputError(
-            f"{table.source}: column {name!r} ({key}) is {column.kind}, and must be numbers, such as days since the start"
+            f"{table.source}: column {name!r} ({key}) {complaint(*column.problem)}"
+        )
+    if column.numbers is None:
+        row, cell = example(column)
+        raise InputError(
+            f"{table.source}: column {name!r} ({key}) is {cell!r} in data row {table.data_row(row - 1)}, and must be numbers, "
+            f"{_NUMBERS_OF[key]}: correct that column"
         )
     missing = np.isnan(column.numbers)
     if missing.any():
@@ -191,23 +241,34 @@ def labels_of(table: Table, label: Mapping[str, Any]) -> Tensor:
 
 def with_followup(
     table: Table, label: Mapping[str, Any], *, need: bool
-) -> Table | None:
-    """Return a table as it was read with its times taken out, as the recipe's label says; None if it has none, and none are needed."""
+) -> tuple[Table | None, list[str]]:
+    """Return a table as it was read with its times taken out, as the recipe's label says, and notes.
+
+    None in place of the table if it has no such label and none is needed: columns that lack, or, with a note, cells that say none.
+    """
     if table.followup is not None or table.exposure is not None:
-        return table
+        return table, []
     name, time, entry = label["column"], label.get("time"), label.get("entry")
     exposure = label.get("exposure")
     named = [column for column in (name, time, entry, exposure) if column]
     lacking = [column for column in named if column not in table.columns]
     if lacking and not need:
-        return None
+        return None, []
     if lacking:
         raise InputError(
             f"{table.source} has no column {lacking[0]!r}, which the label needs; add it"
         )
-    if exposure is not None:
-        return take_exposure(table, Tables(label=name, exposure=exposure))
-    settings = Tables(
-        time=time, event=name, entry=entry, event_is=tuple(label.get("event_is", ()))
-    )
-    return take_followup(table, settings)
+    try:
+        if exposure is not None:
+            return take_exposure(table, Tables(label=name, exposure=exposure)), []
+        settings = Tables(
+            time=time,
+            event=name,
+            entry=entry,
+            event_is=tuple(label.get("event_is", ())),
+        )
+        return take_followup(table, settings), []
+    except InputError as error:
+        if need:
+            raise
+        return None, [f"{error}; no labels were read"]

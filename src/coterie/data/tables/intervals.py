@@ -19,6 +19,7 @@ from coterie.base.hazards import (
     FEWEST_EVENTS,
     cell_of,
     choose_cuts,
+    edge,
     events_within,
     time_within,
 )
@@ -87,6 +88,8 @@ def agree_on_intervals(label: LabelRecipe, ask: Callable[..., Any]) -> LabelReci
             f"label {event!r}: {total} events in the training rows of all clients, and time to event needs {FEWEST_EVENTS}; wait for "
             "more, or name a commoner event"
         )
+    if horizon is not None:
+        _check_followed_until(horizon, event, ask)
     cuts, judged_at = choose_cuts(cells, horizon)
     replies = ask(sum_followup, event=event, cuts=json.dumps(cuts))
     events, exposure = replies.events.sum(0), replies.exposure.sum(0)
@@ -110,6 +113,17 @@ def agree_on_intervals(label: LabelRecipe, ask: Callable[..., Any]) -> LabelReci
             "events": total,
         }
     )
+
+
+def _check_followed_until(horizon: float, event: str, ask: Callable[..., Any]) -> None:
+    """Raise `InputError` for a horizon that no training row reaches, up to the width of a cell."""
+    cell = int(cell_of(torch.tensor([horizon], dtype=torch.float64)))
+    before = [min(edge(cell - 1), horizon / 2), horizon]
+    followed = ask(sum_followup, event=event, cuts=json.dumps(before)).exposure.sum(0)
+    if not float(followed[1]):
+        raise InputError(
+            f"label {event!r}: nobody is followed until the horizon {horizon:g}; name an earlier horizon, or leave it out"
+        )
 
 
 # Counts

@@ -215,7 +215,9 @@ def _ask_times(
         if auc_of(times, cases) < _limit(name, label):
             names.append(name)
     if names:
-        where = f"small where {label} is {recipe['label']['classes'][1]}"
+        happened = recipe["label"]["classes"][1]
+        # An event is named by its column, and is 1 there.
+        where = f"small where {label} is {'1' if happened == label else happened}"
         about = f"{where}; is it a time until that, or until the follow-up ended, which is known only afterwards?"
         if settings.event is None:
             about += f' To predict when, say time = "{names[0]}", event = "{label}".'

@@ -16,7 +16,7 @@ from coterie.base.spelling import listing, names_rows, spell
 from coterie.config.data import Tables
 from coterie.data.tables.agreement import MAPPING, map_to_classes
 from coterie.data.tables.cells import Table
-from coterie.data.tables.recipe import Recipe
+from coterie.data.tables.recipe import ENOUGH_TO_TELL, UNIT, Recipe
 
 FEWEST_CASES = 15
 """Training rows of each class from which on a column hardly tells them apart by chance."""
@@ -71,6 +71,7 @@ def ask_about(
             clients, tables, recipe, extremes, answered_or_dropped
         ),
         *_ask_units(recipe, settings),
+        *_ask_unit_of_the_label(tables, recipe, settings),
         *_ask_codes(extremes, answered),
     ]
 
@@ -344,6 +345,38 @@ def _ask_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
             f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then "
             f"{cures[0]}, else correct that file or say {cures[1]}",
             cures,
+        )
+
+
+def _ask_unit_of_the_label(
+    tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
+    """Ask about the client whose times or exposures are, on average, most times those of the others, or the smallest part."""
+    label = recipe["label"]
+    name = label.get("time") or label.get("exposure")
+    if name is None or name in settings.keep:
+        return
+    means: dict[str, float] = {}
+    for table in tables:
+        values = table.exposure
+        if table.followup is not None:
+            values = table.followup[:, 1]
+        if values is not None and len(table) >= ENOUGH_TO_TELL:
+            means[table.name] = float(values.mean())
+    if len(means) < 2:
+        return
+    factors = {}
+    for client, mean in means.items():
+        others = [means[other] for other in means if other != client]
+        factors[client] = mean / float(np.median(others))
+    furthest = max(factors, key=lambda client: abs(np.log(factors[client])))
+    if abs(np.log(factors[furthest])) > np.log(UNIT):
+        cure = Cure("keep", [name])
+        times = spell(float(f"{factors[furthest]:.2g}"))
+        yield Advice(
+            f"{name}: numbers at {furthest} are about {times} times those of the others; the same unit? Then {cure}, else correct "
+            "that file",
+            [cure],
         )
 
 

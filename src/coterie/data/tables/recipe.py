@@ -32,11 +32,11 @@ from coterie.base.spelling import fold, listing, names_rows, spell
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
 from coterie.data.tables.cells import (
-    SHOWN,
     Column,
     Table,
     are_whole,
     complaint,
+    example,
     with_signs,
 )
 from coterie.data.tables.description import (
@@ -277,19 +277,6 @@ def _describe_column(
     return ColumnDescription(**out)
 
 
-def example(column: Column) -> list[Any]:
-    """The first cell that is not a number, else the first, and its data row, for the sentence about a column of two kinds."""
-    leading: list[Any] = []
-    for row, text in enumerate(column.value_names, 1):
-        if text is None:
-            continue
-        cell = [row, str(text)[:SHOWN]]
-        if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", str(text)):
-            return cell
-        leading = leading or cell
-    return leading
-
-
 @task
 def moments(cohort: TableCohort, *, schema: str) -> Moments:
     """Count, mean, and sum of squares about that mean, of the columns in `schema` (JSON list) over training rows.
@@ -355,9 +342,8 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
     task_of_label = recipe["label"].get("task")
     if task_of_label in ("time to event", "counts"):
         read = labels_of if task_of_label == "time to event" else counts_of
-        followed = with_followup(table, recipe["label"], need=need_label)
+        followed, label_notes = with_followup(table, recipe["label"], need=need_label)
         labels = None if followed is None else read(followed, recipe["label"])
-        label_notes: list[str] = []
     else:
         labels, label_notes = _labels(table, recipe["label"], need_label)
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *label_notes))

@@ -225,6 +225,9 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
         return []
     rows = np.concatenate([np.asarray(part.inputs) for part in parts])
     classes = recipe["label"]["classes"]
+    if classes and (labels == labels[0]).all():
+        # Everybody had the event: there is no other class that a column could tell from it.
+        return []
     if not classes:
         tells = _are_in_a_line_with(rows, labels)
     else:
