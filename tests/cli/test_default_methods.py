@@ -100,3 +100,8 @@ def test_a_field_of_local_can_be_set_beside_the_table_of_that_name() -> None:
     tables = tables_of_command(given)
     assert tables["methods"][0] == {"name": "local", "exact": False}
     assert tables["local"]["lr"] == 0.7
+
+
+def test_a_data_set_by_name_needs_no_check(capsys):
+    assert main(["check", "nhefs-survival"]) == 2
+    assert "coterie compare nhefs-survival" in capsys.readouterr().err

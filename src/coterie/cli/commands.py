@@ -548,7 +548,12 @@ def _check(args: argparse.Namespace) -> int:
     tables: dict[str, Any] = {"data": {}}
     override(tables, args)
     printed, answer, problems = list[str](), dict[str, Any](), tuple[str, ...]()
-    if not (args.partners and args.data in DATASETS):  # whose tables need no check
+    is_known = args.data in DATASETS and not Path(args.data).exists()
+    if is_known and not args.partners:
+        raise InputError(
+            f"{args.data} is a data set by name, whose tables need no check: coterie compare {args.data}"
+        )
+    if not is_known:
         settings = build(Tables, tables["data"], "[data]", named="data")
         checked = check_folder(args.data, tables=settings, split=tables.get("split"))
         printed, answer, problems = (
