@@ -482,17 +482,17 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
     return spec
 
 
+def _without_classes(column: str | None, task: str) -> LabelRecipe:
+    """The label of a form in which a row has numbers and no class."""
+    return LabelRecipe(
+        column=str(column), task=task, kind="number", above=None, values=[], classes=[]
+    )
+
+
 def _time_to_event(settings: Tables) -> LabelRecipe:
     """The label of time to event as the settings say it; intervals come later."""
-    spec = LabelRecipe(
-        column=str(settings.event),
-        task="time to event",
-        kind="number",
-        above=None,
-        values=[],
-        classes=[],
-        time=str(settings.time),
-    )
+    spec = _without_classes(settings.event, "time to event")
+    spec["time"] = str(settings.time)
     if settings.entry is not None:
         spec["entry"] = settings.entry
     if settings.event_is:
@@ -508,15 +508,8 @@ def _time_to_event(settings: Tables) -> LabelRecipe:
 
 def _counts(settings: Tables) -> LabelRecipe:
     """The label of counts with exposure as the settings say it; the rate comes later."""
-    spec = LabelRecipe(
-        column=str(settings.label),
-        task="counts",
-        kind="number",
-        above=None,
-        values=[],
-        classes=[],
-        exposure=str(settings.exposure),
-    )
+    spec = _without_classes(settings.label, "counts")
+    spec["exposure"] = str(settings.exposure)
     if settings.meaning:
         spec["meaning"] = settings.meaning
     return spec
