@@ -262,7 +262,7 @@ class Evaluator:
             metrics_told = replies.defined.cpu()
             loss_told = torch.ones_like(loss, dtype=torch.bool)
             if not self._engine.simulated:
-                # Sites that hide rows in training tell neither a loss nor a metric.
+                # Sites that hide rows tell a loss only where [privacy] tell names it, and never one of 0.
                 loss_told = (loss != 0) | metrics_told.any(dim=1, keepdim=True)
             defined = torch.cat([loss_told, metrics_told], dim=1)
             table = ClientMetrics(

@@ -34,6 +34,7 @@ from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Method, filters_of
 from coterie.run.callbacks import Callback
+from coterie.run.evaluation import is_evaluated
 from coterie.run.files import ALL, own_objects
 from coterie.run.method_tables import (
     apply,
@@ -281,7 +282,20 @@ class Experiment:
         if self.privacy is None or method.is_reference:
             return method
         where = f"{self.where}, method {entry.label!r}"
-        return hide_rows(method, self.privacy, self.run.rounds, where)
+        return hide_rows(
+            method, self.privacy, self.run.rounds, where, self.told_numbers
+        )
+
+    @property
+    def told_numbers(self) -> int:
+        """Numbers about a row that sites tell of the evaluations of one training, under [privacy]."""
+        if self.privacy is None:
+            return 0
+        rounds, every = self.run.rounds, self.run.every(self.run.rounds)
+        evaluated = sum(
+            is_evaluated(rounds, every, number) for number in range(rounds + 1)
+        )
+        return evaluated * len(self.privacy.tell)
 
     def _local_of(self, entry: MethodEntry) -> dict[str, LocalSGD]:
         """The local training of an entry by the name of its parameter; empty for a method that takes none."""
@@ -356,7 +370,9 @@ class Experiment:
         for entry in self.methods:
             method = self.build_method(entry)
             if not method.is_reference:
-                epsilon = spent_by(method.local, privacy.delta, self.run.rounds)
+                epsilon = spent_by(
+                    method.local, privacy.delta, self.run.rounds, self.told_numbers
+                )
                 spent.append(f"{epsilon:.3g} for {entry.label}")
         # With bounds columns are scaled by them, and no row decides.
         scaling = ""
