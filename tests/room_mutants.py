@@ -2,7 +2,7 @@
 
 Mutants are drawn from a seed out of all places of a room where one of seven things can be changed (see `KINDS`).
 Each is made in a copy of the tree. There the tests run that a map of coverage names for its line, the quickest of each
-file first, a minute of them at most, until one fails. A mutant that all of them pass SURVIVED: a law is missing, or the
+file first, 40 seconds of them at most, until one fails. A mutant that all of them pass SURVIVED: a law is missing, or the
 mutant means the same. Those that mean the same are listed in `tests/equivalent.toml`, with the reason.
 
     PYTHONPATH=tests python -m room_mutants report [--number 40] [--seed 20261129] [--jobs N] [--only PLACE]
@@ -41,7 +41,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "room_mutants.csv"
 SEED = 20261129
 HELD = ("cli", "compute", "report", "run")
 """Rooms in which at most one mutant of twenty may survive."""
-SECONDS = 60.0
+SECONDS = 40.0
 """CPU time that the tests of a mutant take together at most: some lines are reached by all tests."""
 
 _FLIPPED = {

@@ -7,14 +7,16 @@ import hashlib
 
 import pytest
 
-from mutants import Mutant, Tree, declared, main, mutated, verdict_of
+from mutants import ROOT, Mutant, Tree, declared, main, mutated, verdict_of
 from room_mutants import (
     KINDS,
+    SOURCE,
     Map,
     Timed,
     affordable,
     around,
     drawn,
+    equivalent,
     places,
     room_of_the_week,
 )
@@ -204,3 +206,16 @@ def test_a_crash_tells_nothing_of_a_method_and_enough_of_a_line():
     assert verdict_of(1, said).word == "BROKEN: NameError"
     assert verdict_of(1, said, crash_kills=True).word == "killed"
     assert verdict_of(5, "no tests ran", crash_kills=True).word.startswith("BROKEN")
+
+
+def test_each_mutant_that_means_the_same_can_be_drawn_and_has_a_reason():
+    for (file, line, instead), why in equivalent().items():
+        code = (ROOT / SOURCE / file).read_bytes()
+        lines = code.decode().splitlines()
+        found = {
+            (lines[place.line - 1].strip(), place.instead)
+            for of_kind in places(code).values()
+            for place in of_kind
+        }
+        assert (line, instead) in found, file
+        assert len(why.split()) >= 4
