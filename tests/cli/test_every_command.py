@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from coterie.base.errors import InputError
 from coterie.cli.options import build_parser
+from coterie.cli.site import _site_of
 
 
 def all_parsers(parser, words=()):
@@ -57,3 +61,77 @@ def test_names_of_nothing_are_refused_in_one_sentence(words, coterie, tmp_path):
     assert [*tmp_path.iterdir()] == []
     # Packages that are not installed may be named first.
     assert "no-" in ended.err or "FLARE" in ended.err, ended
+
+
+@pytest.mark.parametrize("option", [("--out", "there"), ("--new-rows",)])
+def test_options_of_several_runs_are_refused_for_one(option, coterie):
+    ended = coterie("report", "run", *option)
+    assert ended.status == 2
+    assert "--out and --new-rows are for several runs" in ended.err
+
+
+# ---- commands of sites, whose parts that need FLARE are replaced
+
+
+def test_join_gives_what_was_typed(coterie, monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        "coterie.sites.flare.join.join", lambda *args: given.append(args)
+    )
+    typed = ("a/north.signed.zip", "--fingerprint", "12:34", "--plan", "p.toml")
+    ended = coterie("site", "join", *typed)
+    assert ended.status == 0
+    assert "coterie site approve north" in ended.out
+    paths = Path("a/north.signed.zip"), Path("p.toml"), Path("north-key"), Path("north")
+    signed, plan, key, kit = paths
+    assert given == [(signed, "12:34", plan, key, kit, None)]
+
+
+PLAN = """
+[data]
+folder = "hospitals"
+label = "num"
+above = 0
+[[methods]]
+name = "fedavg"
+[deploy]
+sites = ["north", "south"]
+"""
+
+
+@pytest.mark.parametrize("at_sites", [False, True])
+def test_deploy_says_what_each_site_does_next(coterie, tmp_path, monkeypatch, at_sites):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    kits = Path("kits")
+    monkeypatch.setattr("coterie.sites.flare.kits.provision", lambda *_, **__: kits)
+    ended = coterie("deploy", "plan.toml", *(["--keys-at-sites"] if at_sites else []))
+    assert (ended.status, ended.err) == (0, "")
+    for name in ("north", "south"):
+        command = f"coterie site approve {kits / name}"
+        if at_sites:
+            command = f"coterie site request plan.toml --site {name}"
+        assert command in ended.out
+
+
+@pytest.mark.parametrize(
+    ("sites", "kit", "named", "found"),
+    [
+        (("north", "south"), "north", None, "north"),
+        (("north", "south"), "north", "south", "south"),
+        (("north",), "elsewhere", None, "north"),
+        (("north", "south"), "elsewhere", None, None),
+        (("north", "south"), "north", "west", None),
+    ],
+)
+def test_a_site_is_the_named_one_or_that_of_its_kit_or_the_only_one(
+    tmp_path, sites, kit, named, found
+):
+    deployment = SimpleNamespace(sites=sites)
+    approved = SimpleNamespace(plan=SimpleNamespace(deployment=deployment))
+    args = SimpleNamespace(site=named)
+    settings = tmp_path / kit / "local" / "coterie.toml"
+    if found is None:
+        with pytest.raises(InputError, match="Give --site NAME, one of north, south"):
+            _site_of(args, approved, settings)
+    else:
+        assert _site_of(args, approved, settings) == found
