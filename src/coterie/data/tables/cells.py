@@ -87,7 +87,7 @@ class Column:
     def levels(self) -> tuple[list[str], NDArray[np.int64]]:
         """The different values as names of categories or classes, and for each row which it has, -1 where missing."""
         if self.numbers is None:
-            values: list[str | None] = []
+            values: list[Any] = []  # texts, None where missing
             if self.texts is not None:
                 values = self.texts.tolist()
             names = [*dict.fromkeys(values)]
