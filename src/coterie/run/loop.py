@@ -277,7 +277,7 @@ class _Loop:
             self._final_log = log
             self._repeat_log(number, log)
         else:
-            self.record.add(number, log, with_weights=due)
+            self._write_down(number, log, with_weights=due)
         self._notice_empty_pool(number, log)
         honest = self.federation.view(view.clients, number, self.attempt)
         if measured:
@@ -296,7 +296,16 @@ class _Loop:
         All this follows from the state, so that a resumed run writes the same; and a site, which is asked in every round, as well.
         """
         if self._is_due(number):
-            self.record.add(number, log, with_weights=True)
+            self._write_down(number, log, with_weights=True)
+
+    def _write_down(self, number: int, log: Log, *, with_weights: bool) -> None:
+        """Write down what a method says of a round."""
+        self.record.add(
+            number,
+            log,
+            with_weights=with_weights,
+            changed_alone=self.method.solves_linear,
+        )
 
     def _is_idle(self, state: Any) -> bool:
         """Return True if the round asks nobody and changes nothing: the method has finished, and was evaluated since."""
