@@ -128,6 +128,7 @@ class Preset(FedAvg):
 
     sample_ratio: Annotated[float, SHARE] = 1.0
 
+    newcomers = False  # samplers may keep what they learned of each client
     exempt: ClassVar[Mapping[str, str]] = {
         "names": "rows are drawn with replacement by the name of the client",
         "diverges": "rows are drawn by their class",

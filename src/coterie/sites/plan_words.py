@@ -308,7 +308,14 @@ def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
 
 def _private_words(approved: Approved) -> Iterator[str]:
     """Say what stays under [privacy], and by how much several trainings and runs tell more than one."""
-    yield "stays     losses, metrics and differences between methods; a person here reads them by coterie site verdict"
+    privacy = approved.plan.experiment.privacy
+    tell = privacy.tell if privacy is not None else ()
+    if tell:
+        yield (
+            f"each time {' and '.join(tell)} of an evaluation, each behind noise of as many times what a row can move it as a step has"
+        )
+    stays = "all other losses" if tell else "losses"
+    yield f"stays     {stays}, metrics and differences between methods; a person here reads them by coterie site verdict"
     private = [
         allowed
         for allowed in approved.pairs.values()

@@ -79,7 +79,7 @@ from coterie.sites.price import (
 )
 from coterie.sites.secret_noise import (
     KeyedVeil,
-    SilentVeil,
+    SparingVeil,
     keyed_normal,
     site_key,
     under_key,
@@ -155,12 +155,11 @@ class SiteRows:
     def _key(self) -> bytes:
         return site_key(Path(self.settings.log))
 
-    @property
-    def _veil(self) -> KeyedVeil | None:
-        """Return what hides losses and metrics, if the plan has noise."""
-        if self.approved.private:
-            return SilentVeil(self._key)
-        return KeyedVeil(self._key) if self.approved.secret else None
+    def _veil_of(self, allowed: Allowed) -> KeyedVeil | None:
+        """Return what hides the losses and metrics of a training, if the plan has noise."""
+        if allowed.private:
+            return SparingVeil(self._key, allowed.metric_noise, allowed.tell)
+        return KeyedVeil(self._key, allowed.metric_noise) if allowed.secret else None
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one message; `about` then says what the log should know. Raises `RefusedError` outside the plan."""
@@ -357,7 +356,7 @@ class SiteRows:
             kernel=self.experiment.engine.kernel,
         )
         workspace.fewest_rows = self.settings.minimum_batch
-        workspace.veil = self._veil
+        workspace.veil = self._veil_of(allowed)
         workspace.secret_normal = partial(keyed_normal, self._key)
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
@@ -607,9 +606,10 @@ class SiteRows:
         budget = len(self.approved.comparisons) * self.approved.plan.deployment.runs
         asked = _Asked(Place(self.approved.hash, "", ask.task, 0), (request,), budget)
         self._reserve(asked)
-        squared_mu_here = (
-            float(noisy_numbers_of_comparison()) if self.approved.secret else math.inf
-        )
+        squared_mu_here = math.inf
+        if self.approved.secret:
+            told = noisy_numbers_of_comparison()
+            squared_mu_here = told / self.approved.metric_noise**2
         return self._settled(self._of_test_rows(ask, noted), asked, squared_mu_here)
 
     def _of_test_rows(self, ask: Ask, noted: KeptOutcomes) -> Answer:
@@ -639,9 +639,12 @@ class SiteRows:
             and wants_boosted(self.experiment, self.shard.clients)
             and can_fit()
         )
+        veil = None
+        if self.approved.private or self.approved.secret:
+            veil = KeyedVeil(self._key, self.approved.metric_noise)
         return KeptOutcomes(
             *settings,
-            self._veil,
+            veil,
             now,
             baseline=baseline_of(self.experiment),
             boosted=boosted,
