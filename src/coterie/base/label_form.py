@@ -241,6 +241,12 @@ class LabelForm:
 
     # What splits, minima and samplers ask
 
+    def happened(self, labels: Tensor) -> Tensor | None:
+        """Whether a row has an event [n]: of counts, one or more; None for other kinds."""
+        if self.kind == "hazards":
+            return labels[:, EVENT] > 0
+        return labels[:, 0] > 0 if self.kind == "count" else None
+
     def strata(self, labels: Tensor) -> NDArray[np.int64] | None:
         """The class of each row [n], which splits keep in proportion and minima count; None where rows have none."""
         if self.kind == "hazards":

@@ -38,8 +38,8 @@ from coterie.sites.minima import fewest_of
 KEY_BYTES = 32
 LARGEST_LOSS = 5.0
 """Of a row, where losses leave behind noise: a probability of .7% for what was right."""
-OF_PREDICTED = ("ppv", "npv")
-"""Metrics of the rows that a model calls one class: whoever chooses the model chooses how few those are."""
+OF_PREDICTED = ("ppv", "npv", "c_index")
+"""Metrics of the rows that a model calls one class, and of pairs: whoever chooses the model chooses how few those are."""
 
 
 def key_file(log: Path) -> Path:
