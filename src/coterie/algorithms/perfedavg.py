@@ -123,6 +123,7 @@ class PerFedAvg(Method[State]):
     radius: Annotated[float, POSITIVE] = 1e-3
 
     needs = "sum"
+    newcomers = True
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

@@ -107,7 +107,9 @@ class LabelForm:
         """The form of labels that nobody declared: floats are numbers, rows of 0 and 1 several labels, other whole numbers classes."""
         if labels.is_floating_point():
             return cls("numbers")
-        return cls("several" if is_multi_hot(labels) else "classes", classes=classes)
+        if is_multi_hot(labels):
+            return cls("several", classes=classes)
+        return cls("classes", classes=classes)
 
     @classmethod
     def of_recipe(cls, label: Mapping[str, Any]) -> LabelForm | None:

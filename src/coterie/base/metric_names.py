@@ -62,12 +62,9 @@ def find_metric(name: str, metrics: Iterable[str]) -> str:
     """
     folded_name = name.casefold()
     for metric in metrics:
-        printed = {
-            metric,
-            metric.replace("_", " "),
-            PRINTED.get(metric, metric),
-            "log-loss" if metric == "loss" else metric,
-        }
+        printed = {metric, metric.replace("_", " "), PRINTED.get(metric, metric)}
+        if metric == "loss":
+            printed.add("log-loss")
         if folded_name in map(str.casefold, printed):
             return metric
     return name

@@ -76,7 +76,7 @@ class Divergence:
             initial = self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
-                words = "training" if split == "train" else split
+                words = split.replace("train", "training")
                 largest, worst = max(losses)
                 sentence = (
                     f"round {number}: training diverges: the mean loss on {words} rows is {mean / initial:.3g} times that before "
@@ -212,7 +212,9 @@ class Evaluator:
                 return None
         for split in self._looked_at:
             names = self._names(models, split, self._sample)
-            told = values[split].metrics.clients if split in values else ()
+            told: Sequence[str] = ()
+            if split in values:
+                told = values[split].metrics.clients
             if [*told] != names:
                 return None
         return _date(values, number)
@@ -222,7 +224,9 @@ class Evaluator:
     ) -> list[str]:
         """The clients, of all or of some, that have a model and rows of this split."""
         sizes = self._engine.sizes(split)
-        candidates = sizes if only is None else only
+        candidates: Iterable[str] = sizes
+        if only is not None:
+            candidates = only
         names = [name for name in candidates if sizes[name]]
         if "*" in models:
             return names
@@ -389,7 +393,7 @@ def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
         metric, (name,) = functions.get(entry, entry), short_names([entry])
         if callable(metric) and not (name in METRICS and METRICS[name] is metric):
             METRICS.add(name, _with_kind(metric))
-        names.append(entry if isinstance(entry, str) else entry.__name__)
+        names.append(getattr(entry, "__name__", entry))
     return tuple(names)
 
 
@@ -449,9 +453,10 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     if labels.is_floating_point() or labels.ndim > 1 or int(labels.max()) != 1:
         return ()
     cases = int((labels == 1).sum())
-    return (
-        ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()
-    )
+    rarer = min(cases, len(labels) - cases)
+    if 0 < rarer < RARE * len(labels):
+        return ("auprc",)
+    return ()
 
 
 def with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
