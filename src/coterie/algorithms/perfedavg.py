@@ -122,6 +122,7 @@ class PerFedAvg(Method[State]):
     variant: Annotated[str, one_of("fo", "hf")] = "fo"
     radius: Annotated[float, POSITIVE] = 1e-3
 
+    needs = "sum"
     newcomers = True
 
     @property

@@ -36,6 +36,7 @@ from coterie.run.followers import Followers
 from coterie.run.history import Record, Timing
 from coterie.run.memory_forecast import foresee_memory
 from coterie.run.result import Run
+from coterie.run.secure_methods import check_secure
 
 logger = logging.getLogger("coterie")
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -101,6 +102,8 @@ class _Loop:
         if method.sampler is not None:
             check_object(method.sampler, Sampler)
         self.sampler = Sampler() if method.sampler is None else method.sampler
+        own_filters = filters_of(self.method, filters)
+        check_secure(self.method, self.own, settings, own_filters, engine.layout)
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,
@@ -109,12 +112,13 @@ class _Loop:
             max_norm=settings.max_norm,
             strict_wire=settings.strict_wire,
             clients_per_round=self.per_round,
-            filters=filters_of(self.method, filters),
+            filters=own_filters,
             label=self.own,
             is_evaluated=self._is_due,
+            secure=None if method.is_reference else settings.secure,
         )
         self.federation = replace(
-            self.training, engine=engine.honest or engine, filters=()
+            self.training, engine=engine.honest or engine, filters=(), secure=None
         )
         # Tells a repeated round from its first try; no result depends on it.
         self.attempt = secrets.randbits(48)
