@@ -44,9 +44,13 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     run = experiment.run
     if clients.questions:
         question, *others = clients.questions
-        remainder = f" ({len(others)} more: coterie check)" if others else ""
-        cures = question.cures if isinstance(question, Advice) else ()
-        raise InputError(Advice(f"{question}{remainder}", cures))
+        said = str(question)
+        if others:
+            said += f" ({len(others)} more: coterie check)"
+        cures: tuple[Any, ...] = ()
+        if isinstance(question, Advice):
+            cures = question.cures
+        raise InputError(Advice(said, cures))
     most = len(clients)
     if run.per_round(most) > most:
         raise InputError(
@@ -127,11 +131,9 @@ def model_to_train(
 def initial(experiment: Experiment) -> dict[str, Tensor] | None:
     """The state dict that `model.init` names."""
     path = experiment.model.get("init")
-    return (
-        None
-        if path is None
-        else experiment.objects.get(path) or load_model_file(Path(path))
-    )
+    if path is None:
+        return None
+    return experiment.objects.get(path) or load_model_file(Path(path))
 
 
 def train(
@@ -209,9 +211,9 @@ def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
     if init is not None:
         start_from(module, init)
     attack = experiment.attack
-    attackers = (
-        () if attack is None else choose_attackers(attack.on, clients.names, pair.seed)
-    )
+    attackers: tuple[str, ...] = ()
+    if attack is not None:
+        attackers = choose_attackers(attack.on, clients.names, pair.seed)
     method = experiment.build_method(pair.entry)
     if not clients.rows_elsewhere:
         settings = with_metrics(settings, clients)  # as `fit` does
