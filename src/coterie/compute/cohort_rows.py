@@ -186,8 +186,8 @@ class CohortRows:
             all_rows.labels, torch.from_numpy(row_numbers)
         ).cpu(), Segments.of(sizes)
 
-    def training_rows(self, client: int, numbers: NDArray[np.int64]) -> Batch:
-        """Return a client's training rows of these numbers, as the model takes them."""
+    def training_rows(self, client: int, numbers: NDArray[np.int64] | None) -> Batch:
+        """Return a client's training rows of these numbers, or all, as the model takes them."""
         return self._ready(self._select(self.clients.train, client, numbers))
 
     def _select(
