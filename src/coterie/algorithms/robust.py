@@ -127,6 +127,7 @@ class Median(Method[State]):
     lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "coordinates"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -180,6 +181,7 @@ class TrimmedMean(Method[State]):
     trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
 
     needs = "coordinates"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -240,6 +242,7 @@ class GeometricMedian(Method[State]):
     smoothing: Annotated[float, POSITIVE] = 1e-6
     tolerance: Annotated[float, POSITIVE] = 1e-6
 
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -307,6 +310,7 @@ class MultiKrum(Method[State]):
     keep: Annotated[int | None, optional(SIZE, "n - f")] = None
 
     needs = "pairs"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:

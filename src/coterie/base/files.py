@@ -312,7 +312,8 @@ def naming(path: Path) -> Iterator[None]:
         number = getattr(error, "errno", None)
         if type(error).__name__ == "SafetensorError":
             match = re.search(r"\(os error (\d+)\)", str(error))
-            number = int(match[1]) if match else None
+            if match:
+                number = int(match[1])
         if not isinstance(number, int):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error

@@ -123,7 +123,9 @@ def require_readable(folder: Path) -> None:
     """Raise `InputError` for a run directory of another format."""
     path = folder / "format.json"
     try:
-        written = read_json(path, dict) if path.is_file() else {}
+        written = {}
+        if path.is_file():
+            written = read_json(path, dict)
     except InputError as error:
         # It can be written again, if the seals of what is complete say that this version did.
         if not any(map(record_or_none, folder.glob("checkpoint/*/done.json"))):
@@ -148,6 +150,7 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
     escaped = _Escaped()
+    # A loop of statements takes twice as long, and a history has many rows.
     writer.writerows(
         [escaped[cell] if type(cell) is str else cell for cell in row] for row in rows
     )
@@ -263,7 +266,8 @@ def safe_name(name: str) -> str:
     """
     safe = ""
     for c in name:
-        safe += c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}"
+        is_safe = c.isalnum() or c in "-_. +"
+        safe += c if is_safe else f"%{ord(c):02X}"
     return safe
 
 

@@ -271,8 +271,10 @@ class Record:
         with_rows: bool,
         changed_alone: bool,
     ) -> None:
-        nested = bool(value) and all(isinstance(v, Mapping) for v in value.values())
-        by_target = value if nested else {"*": value}
+        # Weights of one model for all, unless there are some for each target.
+        by_target: Mapping[str, Any] = {"*": value}
+        if value and all(isinstance(v, Mapping) for v in value.values()):
+            by_target = value
         self.weights = {t: _shares(w) for t, w in by_target.items()}
         if not with_rows:
             return

@@ -287,7 +287,8 @@ class LipschitzSampler(Weighted):
         if not names:
             return {}
         models = replies.models[replies.fresh.to(replies.models.device)]
-        x = models.mean(0) if x is None else x
+        if x is None:
+            x = models.mean(0)
         gradients_before = federation.session.spent["row_gradients"]
         comparison = federation.ask(
             ("server",), compare, x=x, models=models, clients=len(federation.everyone)

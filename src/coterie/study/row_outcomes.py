@@ -101,9 +101,11 @@ def outcomes(
                 columns_of_client |= losses_of_boosted(
                     workspace, trained_parts, client.test
                 )
-            thresholds.append(
-                torch.nan if held_out is None else _threshold(workspace, held_out)
-            )
+            # Rows that the model was trained on cannot choose its threshold.
+            threshold = torch.nan
+            if held_out is not None:
+                threshold = _threshold(workspace, held_out)
+            thresholds.append(threshold)
         for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
     for key in ("patients", "boosted_loss"):
@@ -187,15 +189,22 @@ def of_rows(
             tensors |= {"followup": test.labels, "hazards": form.curve(outputs)}
         tensors["constant_loss"] = form.constant(trained_on, test.labels)
     else:
-        kind = workspace.loss.kind if workspace.loss.own is None else "own"
+        kind = _kind(workspace)
         tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
     numbers = client.test_numbers
-    tensors["numbers"] = torch.from_numpy(
-        _content_numbers(test) if numbers is None else numbers
-    )
+    if numbers is None:
+        numbers = _content_numbers(test)
+    tensors["numbers"] = torch.from_numpy(numbers)
     if client.row_groups is not None:
         tensors["patients"] = torch.from_numpy(client.row_groups["test"])
     return tensors
+
+
+def _kind(workspace: Workspace) -> Kind:
+    """The kind of loss; "own" for a function of the user's, whatever kind of labels it takes."""
+    if workspace.loss.own is not None:
+        return "own"
+    return workspace.loss.kind
 
 
 def losses_of_boosted(
@@ -208,18 +217,16 @@ def losses_of_boosted(
         trained: Parts whose rows the trees are fitted to.
         test: Rows that are tested.
     """
-    kind = workspace.loss.kind if workspace.loss.own is None else "own"
-    inputs, labels = (
-        np.concatenate([_table(part)[i] for part in trained]) for i in (0, 1)
-    )
+    kind = _kind(workspace)
+    tables = [_table(part) for part in trained]
+    inputs = np.concatenate([part_inputs for part_inputs, _ in tables])
+    labels = np.concatenate([part_labels for _, part_labels in tables])
     tested, tested_labels = _table(test)
     if kind == "regression":
         losses = losses_of_numbers(inputs, labels, tested, tested_labels)
     elif kind in ("binary", "classes"):
-        classes, tested_classes = (
-            labels.astype(np.int64),
-            tested_labels.astype(np.int64),
-        )
+        classes = labels.astype(np.int64)
+        tested_classes = tested_labels.astype(np.int64)
         losses = losses_of_classes(inputs, classes, tested, tested_classes)
     else:
         return {}

@@ -49,6 +49,7 @@ from coterie.study.layout import (
     Pair,
     Training,
     exclusive,
+    first_fold,
     is_run,
     is_whole,
     pairs_of,
@@ -107,13 +108,16 @@ class _Here:
     def fit(self, experiment: Experiment, training: Training) -> Run:
         pair = training.pair
         rounds, stopping = pair_length(experiment, pair)
+        label = pair.entry.label
+        if pair.fold:
+            label = f"{label}-k{pair.fold}"
         settings = pair_settings(
             experiment,
             pair.entry,
             resume=training.resume,
             accept_change=training.accept_change,
             callbacks=(*stopping, training.progress),
-            label=f"{pair.entry.label}-k{pair.fold}" if pair.fold else pair.entry.label,
+            label=label,
         )
         return train(
             experiment,
@@ -157,9 +161,8 @@ def run_experiment(
     _refuse_elsewhere(experiment, backend)
     site = backend or _Here()
     loaded = site.load(experiment, seeds[0])
-    clients_at_first = experiment.of_fold(
-        loaded, seeds[0], "0" if experiment.folds else ""
-    )
+    fold = first_fold(experiment.folds)
+    clients_at_first = experiment.of_fold(loaded, seeds[0], fold)
     check_everything(experiment, clients_at_first)
     check_yardstick(experiment, clients_at_first)
     refuse_others(folder, resume)
@@ -339,7 +342,9 @@ def _with_clients(
         if not experiment.folds and seed != experiment.run.seeds[0]:
             clients = load(seed)
         if clients.recipe is not None:
-            recipes[str(experiment.run.seeds[0] if fold else seed)] = clients.recipe
+            # Folds divide the rows of the first seed, so that all seeds share its recipe.
+            first = experiment.run.seeds[0] if fold else seed
+            recipes[str(first)] = clients.recipe
             write_json(folder / "preprocess.json", recipes)
         view = experiment.of_fold(clients, seed, fold)
         for pair in group:
@@ -405,7 +410,9 @@ def _run_pair(
         for row in result.summary
     ]
     # What was measured before tuning is of other models.
-    history = None if tuning is None else result.history.columns()
+    history = None
+    if tuning is not None:
+        history = result.history.columns()
     _seal_pair(
         pair, files, {"summary": rows, "failures": result.failures, "history": history}
     )

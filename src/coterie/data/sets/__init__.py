@@ -70,11 +70,9 @@ def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) ->
     for candidate in [Path(place), Path(place) / name] if place else []:
         if path_exists(candidate) and any(any(candidate.glob(file)) for file in files):
             return candidate
-    searched = (
-        f"the folder {folder}"
-        if folder is not None
-        else f"COTERIE_DATA ({variable or 'not set'})"
-    )
+    searched = f"COTERIE_DATA ({variable or 'not set'})"
+    if folder is not None:
+        searched = f"the folder {folder}"
     raise InputError(
         f"{name} was not found in {searched}; set the environment variable COTERIE_DATA to a folder with {name}/{files[0]}, or give "
         "folder"

@@ -74,8 +74,10 @@ class Plain:
         if not len(numbers) or numbers.min() < 0 or (numbers % 1 != 0).any():
             return False
         block, ends = self._blocks[0]
-        first_cell = block[ends[0, column - 1] + 1 if column else 0 : ends[0, column]]
-        width = len(first_cell.strip())
+        begin = 0
+        if column:
+            begin = ends[0, column - 1] + 1  # behind the separator
+        width = len(block[begin : ends[0, column]].strip())
         if numbers.min() >= 10.0 ** (width - 1):  # without a zero to spare
             return False
         return are_padded(self.cells(column))
@@ -84,8 +86,11 @@ class Plain:
 def parse(text: str, separator: str) -> Plain | None:
     """Return the table that `text` writes with one separator between cells, or None if its lines are not plain."""
     lines = text.encode()
-    lines = lines.replace(b"\r\n", b"\n") if b"\r" in lines else lines
-    raw = _without_quotes(lines, separator) if b'"' in lines else lines
+    if b"\r" in lines:
+        lines = lines.replace(b"\r\n", b"\n")
+    raw: bytes | None = lines
+    if b'"' in lines:
+        raw = _without_quotes(lines, separator)
     if raw is None or b"\r" in raw:
         return None
     header_line, _, body = raw.lstrip(b"\n").partition(b"\n")
@@ -196,12 +201,10 @@ def _numbers(
     for k in np.flatnonzero(~clear.all(axis=0)).tolist():
         for i in np.flatnonzero(~clear[:, k]).tolist():
             flat = i * ends.shape[1] + columns[k]
-            value = _odd(
-                block[
-                    ends.flat[flat - 1] + 1 if flat else 0 : ends.flat[flat]
-                ].decode(),
-                point,
-            )
+            begin = 0
+            if flat:
+                begin = ends.flat[flat - 1] + 1  # behind the separator
+            value = _odd(block[begin : ends.flat[flat]].decode(), point)
             if value is None:
                 numeric[k] = False
                 break
