@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import numpy as np
 import pytest
 import torch
@@ -257,3 +259,24 @@ def test_a_plan_for_sites_is_refused_as_yet(tmp_path):
     path = plan_file(tmp_path, secure=TABLES["secure"])
     with pytest.raises(InputError, match="leave it out, and hide rows by"):
         read_plan(path)
+
+
+def test_a_comparison_in_python_has_secure_sums_and_says_so(tmp_path):
+    """As it was: they were lost on the way to the tables, and updates came as they are."""
+    settings = ct.StudySettings(secure=ct.SecureSums(threshold=3, clip=2.0))
+    methods = ["local", ct.FedAvg(LOCAL)]
+    ct.compare(
+        methods, clients_of(), rounds=1, seeds=1, settings=settings, folder=tmp_path
+    )
+    written = tomllib.loads((tmp_path / "experiment.toml").read_text())
+    assert written["secure"] == {"threshold": 3, "clip": 2.0}
+    assert "behind masks" in (tmp_path / "notes.json").read_text()
+    with pytest.raises(InputError, match="'median' needs the vectors"):
+        ct.compare(
+            ["local", "median"],
+            clients_of(),
+            rounds=1,
+            seeds=1,
+            settings=settings,
+            folder=tmp_path / "other",
+        )
