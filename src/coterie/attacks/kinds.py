@@ -175,7 +175,10 @@ class LossInflation(Attack):
         """The gap, and noise on vectors."""
         if kind in VECTORS:
             return rows + self.sigma * normal(rows, rngs)
-        return torch.full_like(rows, -1.0 if kind == "stay" and self.stay else self.gap)
+        value = self.gap
+        if kind == "stay" and self.stay:
+            value = -1.0
+        return torch.full_like(rows, value)
 
 
 @wire_type

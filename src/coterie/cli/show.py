@@ -188,8 +188,10 @@ def show(name: str) -> str:
     described = describe(name)
     lines = [described["text"].rstrip(), ""]
     is_table = described["kind"] in ("data", "table")
-    if described["fields"]:
-        lines.append("options (--set KEY=VALUE)" if is_table else "fields")
+    if described["fields"] and is_table:
+        lines.append("options (--set KEY=VALUE)")
+    elif described["fields"]:
+        lines.append("fields")
     for field in described["fields"]:
         line = field["name"]
         if not is_table:

@@ -355,7 +355,9 @@ class LipschitzSampler(Weighted):
         self, federation: Federation, names: tuple[str, ...], stored: Tensor
     ) -> Tensor:
         """Class counts of the clients [N, C]; each is asked until it has told."""
-        names_needed = names if stored.any() else federation.everyone
+        names_needed: tuple[str, ...] = federation.everyone
+        if stored.any():
+            names_needed = names
         has_counts = stored[federation.positions(names_needed)].any(1).tolist()
         missing = [
             n for n, has in zip(names_needed, has_counts, strict=True) if not has

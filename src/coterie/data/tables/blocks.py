@@ -145,7 +145,8 @@ def _blocks(body: bytes, length: int) -> Iterator[bytes]:
     low = 0
     while low < length:
         high = body.find(b"\n", low + BLOCK, length)
-        high = length if high < 0 else high
+        if high < 0:  # the last line
+            high = length
         yield body[low:high] + b"\n"
         low = high + 1
 
@@ -185,6 +186,14 @@ def _odd(cell: str, point: str) -> float | None:
     if point == "," and ("." in cell or "," in cell):
         return None
     return number(cell)
+
+
+def _cell(block: bytes, ends: Places, number: int) -> bytes:
+    """The bytes of one cell of a block; cells are numbered row by row, from 0."""
+    begin = 0
+    if number:
+        begin = int(ends.flat[number - 1]) + 1
+    return block[begin : ends.flat[number]]
 
 
 def _numbers(

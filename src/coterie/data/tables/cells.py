@@ -278,7 +278,8 @@ def from_numbers(
         dates = np.full(len(numbers), None, dtype=object)
         dates[present] = [spell(value) for value in numbers[present]]
         return Column("date", None, dates)
-    return Column("boolean" if boolean else "number", numbers, **properties)
+    kind = "boolean" if boolean else "number"
+    return Column(kind, numbers, **properties)
 
 
 def are_whole(numbers: Floats) -> bool:

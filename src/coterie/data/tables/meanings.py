@@ -91,8 +91,7 @@ def _numbers(tables: Sequence[Table], name: str) -> Array:
     """The numbers of a column in the training rows of all clients, NaN where missing, [rows]."""
     parts = []
     for table in tables:
-        rows, numbers = table.parts["train"], table.columns[name].numbers
-        parts.append(np.full(len(rows), np.nan) if numbers is None else numbers[rows])
+        parts.append(table.columns[name].numbers_in(table.parts["train"]))
     return np.concatenate(parts)
 
 
@@ -350,6 +349,8 @@ def _slopes(
         slope = float(x @ y) / squares
         rest = y - y.mean() - slope * x
         error = (float(rest @ rest) / (len(x) - 2) / squares) ** 0.5
+        slopes[i] = slope
         # A column that is the label itself has no error; it is asked about elsewhere.
-        slopes[i], errors[i] = slope, error if error > _CONSTANT else np.inf
+        if error > _CONSTANT:
+            errors[i] = error
     return slopes, errors
