@@ -75,9 +75,6 @@ def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) ->
     for candidate in candidates:
         if path_exists(candidate) and any(any(candidate.glob(file)) for file in files):
             return candidate
-    searched = f"COTERIE_DATA ({variable or 'not set'})"
-    if folder is not None:
-        searched = f"the folder {folder}"
     raise InputError(
         f"{name} was not found in {searched}; set the environment variable COTERIE_DATA to a folder with {name}/{files[0]}, or give "
         "folder"

@@ -74,10 +74,7 @@ class Plain:
         if not len(numbers) or numbers.min() < 0 or (numbers % 1 != 0).any():
             return False
         block, ends = self._blocks[0]
-        begin = 0
-        if column:
-            begin = ends[0, column - 1] + 1  # behind the separator
-        width = len(block[begin : ends[0, column]].strip())
+        width = len(_cell(block, ends, column).strip())
         if numbers.min() >= 10.0 ** (width - 1):  # without a zero to spare
             return False
         return are_padded(self.cells(column))
@@ -209,11 +206,8 @@ def _numbers(
     table, numeric = np.ascontiguousarray(numbers.T), np.ones(len(columns), dtype=bool)
     for k in np.flatnonzero(~clear.all(axis=0)).tolist():
         for i in np.flatnonzero(~clear[:, k]).tolist():
-            flat = i * ends.shape[1] + columns[k]
-            begin = 0
-            if flat:
-                begin = ends.flat[flat - 1] + 1  # behind the separator
-            value = _odd(block[begin : ends.flat[flat]].decode(), point)
+            cell = _cell(block, ends, i * ends.shape[1] + columns[k])
+            value = _odd(cell.decode(), point)
             if value is None:
                 numeric[k] = False
                 break
