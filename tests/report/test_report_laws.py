@@ -8,10 +8,13 @@ import re
 from pathlib import Path
 
 import fake_run
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.compute.outcomes import Rows
+from coterie.report import privacy
 from coterie.report.drawings import forest
 from coterie.report.evidence import WORDS
 from coterie.report.files import coinciding
@@ -19,13 +22,14 @@ from coterie.report.grids import grid
 from coterie.report.outcomes import Outcomes, Told
 from coterie.report.pictures import forest_picture
 from coterie.report.planning import Plan, plan_lines
+from coterie.report.privacy import TOO_FEW, Curve, Point
 from coterie.report.results import Results
 from coterie.report.text import chance
 from coterie.report.verdicts import verdict
 
 
 @settings(derandomize=True, deadline=None)
-@given(st.floats(0.0, 1.0))
+@given(st.floats(0.0, 0.95) | st.floats(0.95, 1.0))
 def test_what_is_said_of_a_chance_is_true_of_its_probability(
     probability: float,
 ) -> None:
@@ -117,3 +121,53 @@ def test_a_difference_turned_round_has_the_other_sign_and_no_metric_of_the_first
     assert (back.gap, back.error, back.p) == (0.3, 0.2, 0.04)
     assert math.isnan(back.value)
     assert outcomes.of_site("b", "local", "fedavg", "loss") is None
+
+
+def test_what_is_counted_at_a_client_is_the_mean_over_its_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A label below 0 is not known.
+    labels = {0: np.array([0, 1, 1, -1, 2]), 1: np.array([2, 2, 1, 0, 2])}
+    boosted = {0: np.full(5, 0.3), 1: np.array([0.1, 0.2, 0.3, 0.4, 0.5])}
+    by_seed = {}
+    for seed in (0, 1):
+        zeros = np.zeros(5)
+        by_seed[seed] = Rows(
+            np.arange(5), zeros, zeros, labels[seed], None, boosted=boosted[seed]
+        )
+    outcomes = Outcomes(tmp_path, ())
+    monkeypatch.setattr(Outcomes, "rows", lambda *_: by_seed)
+    monkeypatch.setattr(Outcomes, "boosted_with", "local")
+    assert outcomes.class_counts("local", "a", 3) == [1.0, 1.5, 2.0]
+    assert outcomes.boosted_loss("a") == pytest.approx((0.3 + 0.3) / 2)
+    monkeypatch.setattr(Outcomes, "rows", lambda *_: {})
+    assert outcomes.class_counts("local", "a", 3) == []
+    assert math.isnan(outcomes.boosted_loss("a"))
+
+
+def test_gains_behind_noise_are_printed_epsilon_by_epsilon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    unknown = Point(1.0, TOO_FEW, math.nan, math.nan, math.nan)
+    known = [
+        Point(8.0, "join", 0.03, 0.01, 0.05),
+        Point(2.0, "undecided", 0.0, -0.02, 0.02),
+    ]
+    curves = [
+        Curve("hungary", "fedavg", (*known, unknown)),
+        Curve("cleveland", "fedavg", (unknown,)),
+    ]
+    monkeypatch.setattr(privacy, "privacy_curves", lambda _: curves)
+    lines = [*privacy.curve_lines(results, 400)]
+    of_points = []
+    for point in known:
+        gain, low, high = map(results.gain_text, (point.gain, point.low, point.high))
+        of_points.append(f"{point.epsilon:g}: {gain} ({low} to {high})")
+    assert [line.strip() for line in lines[1:]] == [
+        "", "fedavg:",
+        f"{'Hungary':<13} pays down to epsilon 8",
+        "; ".join(of_points),
+        f"{'Cleveland':<13} {TOO_FEW}",
+        "",
+    ]  # fmt: skip

@@ -327,7 +327,7 @@ def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ..
                 seeded[id(value)] = value
     if device.type != "cuda":
         return tuple(seeded.values())
-    number = device.index
+    number: int | None = device.index
     if number is None:
         number = torch.cuda.current_device()
     return (torch.cuda.default_generators[number], *seeded.values())

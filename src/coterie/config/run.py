@@ -24,6 +24,7 @@ from coterie.config.rules import (
     optional,
 )
 from coterie.config.schema import Flag, InFiles, options, wire_type
+from coterie.config.secure import SecureSums
 
 if TYPE_CHECKING:
     from coterie.base.clients import Clients
@@ -98,7 +99,9 @@ def number_of_clients(drawn: float, count: int) -> int:
     >>> number_of_clients(3, 10), number_of_clients(0.25, 10), number_of_clients(0.001, 10)
     (3, 2, 1)
     """
-    return drawn if isinstance(drawn, int) else max(1, round(drawn * count))
+    if isinstance(drawn, int):
+        return drawn
+    return max(1, round(drawn * count))
 
 
 def _are_sampled(value: Any) -> bool:
@@ -195,6 +198,9 @@ def _are_names(names: tuple[str, ...]) -> bool:
     return all(map(str.isidentifier, names)) and len(set(names)) == len(names)
 
 
+_SECURE = Rule(lambda v: isinstance(v, SecureSums), "SecureSums(...)")
+
+
 @options
 class RunSettings:
     """Settings of a run.
@@ -214,6 +220,7 @@ class RunSettings:
             and `mandatory_rounds` (`Appeal`); None: not looked at.
         contribution: measure what each client's update adds to each target: a table of `every`, `estimator` and `game`
             (`Contribution`); None: not measured.
+        secure: sum updates behind masks (`SecureSums`); None: the server sees them. In files it is the table [secure].
         save_every: rounds between checkpoints, where runs are saved; the last round is always saved. None: every round at sites, and
             on one machine as often as half a second of work at most is lost. A resumed run repeats what came after the last
             checkpoint, with the same numbers.
@@ -255,6 +262,7 @@ class RunSettings:
     max_norm: Annotated[float, POSITIVE] = 100.0
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     contribution: Annotated[Contribution | None, optional(_CONTRIBUTION)] = None
+    secure: Annotated[SecureSums | None, optional(_SECURE), InFiles(said=False)] = None
     save_every: Annotated[int | None, optional(SIZE, "by the clock")] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     freeze: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()
@@ -286,7 +294,9 @@ class RunSettings:
             return self.loss
         if form.has_loss:
             return form
-        return "binary" if clients.multi_hot else self.loss
+        if clients.multi_hot:
+            return "binary"
+        return self.loss
 
     def check(self, rounds: int, seed: int, count: int) -> None:
         """Raise `InputError` for what cannot be run with `count` clients."""
@@ -307,16 +317,18 @@ class RunSettings:
     @property
     def evaluation(self) -> Evaluation:
         """The clients that are evaluated, and on which rows."""
-        return self.evaluate if isinstance(self.evaluate, Evaluation) else EVERYBODY
+        if isinstance(self.evaluate, Evaluation):
+            return self.evaluate
+        return EVERYBODY
 
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""
-        spacing = (
-            self.evaluate.every
-            if isinstance(self.evaluate, Evaluation)
-            else self.evaluate
-        )
-        return spacing if isinstance(spacing, int) else max(1, rounds // 20)
+        spacing = self.evaluate
+        if isinstance(spacing, Evaluation):
+            spacing = spacing.every
+        if isinstance(spacing, int):
+            return spacing
+        return max(1, rounds // 20)
 
     def per_round(self, count: int) -> int:
         """Clients in a round, of `count`."""

@@ -60,8 +60,10 @@ def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
         if key == "weights" and not isinstance(value, Mapping):
             raise InputError(f"{place} must be numbers by client; got {cut(value)}")
         _check_numbers(value, place)
+    # Weights of clients, or such weights by target.
     weights = log.get("weights", {})
-    for shares in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:
+    tables = [value for value in weights.values() if isinstance(value, Mapping)]
+    for shares in tables or [weights]:
         _check_clients(shares, f"{called}: 'weights' of its log names", clients)
     return dict(log)
 
@@ -92,10 +94,13 @@ def as_models(
     models: Any, called: str, size: int, clients: Collection[str]
 ) -> dict[str, Tensor]:
     """The models [size] that the hook `called` returned, by client; `*` is the one for all. Raises `InputError` for others."""
-    by_client = {"*": models} if isinstance(models, Tensor) else models
+    by_client = models
+    if isinstance(models, Tensor):
+        by_client = {"*": models}
     fits = isinstance(by_client, Mapping)
-    for x in by_client.values() if fits else ():
-        fits = fits and isinstance(x, Tensor) and x.shape == (size,)
+    if fits:
+        for x in by_client.values():
+            fits = fits and isinstance(x, Tensor) and x.shape == (size,)
     if not fits:
         raise InputError(
             f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}"

@@ -59,6 +59,14 @@ class Form(NamedTuple):
     of_model: bool = True
 
 
+def is_exact_fact(form: Form | None) -> bool:
+    """Return True for a field that says how many rows there are, yes or no, or always the same."""
+    if form is None:
+        return False
+    constant = isinstance(form.within, tuple) and bool(form.within[0] == form.within[1])
+    return form.facts or form.dtype is torch.bool or constant
+
+
 Dimension = str | int | tuple[str | int, ...]
 
 
@@ -199,7 +207,9 @@ class PayloadField(NamedTuple):
 
 
 def _payload_field(hint: Any, required: bool) -> PayloadField:
-    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    alternatives: tuple[Any, ...] = (hint,)
+    if get_origin(hint) in (Union, UnionType):
+        alternatives = get_args(hint)
     kinds: list[Any] = []
     holds: list[Holds] = []
     for alternative in alternatives:
@@ -209,7 +219,7 @@ def _payload_field(hint: Any, required: bool) -> PayloadField:
         kinds.append(alternative)
     return PayloadField(
         tensor=Tensor in kinds,
-        holds=holds[0] if holds else None,
+        holds=next(iter(holds), None),
         optional=NoneType in kinds,
         needed=required,
     )

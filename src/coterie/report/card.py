@@ -128,7 +128,8 @@ def _rows(
     weights = {}
     if method == results.baseline:
         whose = results.names[client]
-        rows = {client: rows[client]} if client in rows else rows
+        if client in rows:
+            rows = {client: rows[client]}
     else:
         weights = late_shares(results, client, method)
     exception = ""
@@ -188,7 +189,9 @@ def _beats_constant(results: Results, client: str, method: str) -> list[str]:
     """Say where this model is shown to beat a constant prediction, where not, and where rows are too few to tell."""
     compared = results.comparisons
     # A model for all is judged at all clients, one of the client's own only there.
-    sharing = () if results.own_models(method) else results.clients
+    sharing = results.clients
+    if results.own_models(method):
+        sharing = ()
     small, judged, unproven = [], [], []
     for name in sharing or (client,):
         difference = compared.against_constant(method, name)
@@ -207,8 +210,11 @@ def _beats_constant(results: Results, client: str, method: str) -> list[str]:
             f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}.",
         ]
     elif judged:
-        minimum = f" with at least {FEWEST_ROWS} {results.split} rows" if small else ""
-        group = f"every client{minimum}" if sharing else results.names[client]
+        group = results.names[client]
+        if sharing:
+            group = "every client"
+        if sharing and small:
+            group += f" with at least {FEWEST_ROWS} {results.split} rows"
         lines += ["", f"Shown to be better than a constant prediction at {group}."]
     if small:
         group = listing(first_few(small, 8))

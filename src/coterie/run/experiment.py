@@ -30,6 +30,7 @@ from coterie.config.registry import (
 from coterie.config.rules import check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
 from coterie.config.schema import build, options_of, plain, spell
+from coterie.config.secure import SecureSums
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Method, filters_of
@@ -46,6 +47,7 @@ from coterie.run.method_tables import (
     unset_local,
 )
 from coterie.run.private_methods import check_rows_hidden, hide_rows, spent_by
+from coterie.run.secure_methods import check_sums_alone
 
 TABLES = (
     "data",
@@ -60,6 +62,7 @@ TABLES = (
     "run",
     "report",
     "privacy",
+    "secure",
     "tune",
 )
 
@@ -145,7 +148,10 @@ class Experiment:
             model=dict(tables.get("model", {"name": MODELS.default})),
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where, objects) for e in entries),
-            run=_run(tables.get("run", {}), f"{where}, [run]", objects),
+            run=replace(
+                _run(tables.get("run", {}), f"{where}, [run]", objects),
+                secure=_secure(tables.get("secure"), f"{where}, [secure]"),
+            ),
             report=build(
                 ReportTable,
                 tables.get("report", {}),
@@ -186,6 +192,8 @@ class Experiment:
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters_of(method, experiment.filters)
+            if experiment.run.secure is not None:
+                check_sums_alone(method, f"{where}, method {entry.label!r}")
             local = getattr(method, "local", None)
             if isinstance(local, LocalSGD) and local.private is not None:
                 check_rows_hidden(method, entry.label, where)
@@ -216,6 +224,7 @@ class Experiment:
             "engine": self._table_of(ENGINES, self.engine),
             "report": spell(self.report),
             "privacy": spell(self.privacy) if self.privacy else {},
+            "secure": spell(self.run.secure) if self.run.secure else {},
             "tune": self.tune,
             "attack": self._attack_table(),
             "filters": [self._table_of(FILTERS, value) for value in self.filters],
@@ -358,6 +367,11 @@ class Experiment:
             )
         if self.privacy is not None:
             sentences.append(self._privacy_note(self.privacy))
+        if self.run.secure is not None:
+            sentences.append(
+                f"updates are added behind masks, their numbers clipped to {self.run.secure.clip:g}; on one machine that hides "
+                "nothing, and noise by row is no smaller for it"
+            )
         for entry in self.methods:
             if entry.personalise is not None:
                 sentences.append(
@@ -561,6 +575,10 @@ def _privacy(table: Any, where: str) -> Privacy | None:
     if not table:
         return None
     return build(Privacy, table, where, named="privacy")
+
+
+def _secure(table: Any, where: str) -> SecureSums | None:
+    return None if table is None else build(SecureSums, table, where, named="secure")
 
 
 def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:

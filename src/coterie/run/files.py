@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 from coterie import __version__
 from coterie.base.errors import InputError
-from coterie.base.files import read_json, write_atomically
+from coterie.base.files import json_text, read_json, write_atomically
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.run.hashes import record_or_none
 
@@ -102,7 +101,7 @@ ASKS: tuple[str, ...] = ("method", "seed", "fold", "round", "ask", "task")
 
 LONG_HISTORY = "history.safetensors"
 """In place of history.csv where that would have more than `LONGEST_CSV` lines: the same numbers in columns."""
-LONGEST_CSV = 200_000
+LONGEST_CSV = 50_000
 
 
 WRITER: Mapping[str, Any] = {"format": 4, "coterie": __version__}
@@ -139,7 +138,7 @@ def require_readable(folder: Path) -> None:
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
-    text = json.dumps(value, indent=1, allow_nan=False)
+    text = json_text(value)
     write_atomically(
         path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=durable
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
-from coterie.base.files import read_json, write_atomically
+from coterie.base.files import json_text, read_json, write_atomically
 from coterie.base.system import sync
 
 TABLES = Path("checkpoint") / "tables.json"
@@ -52,7 +52,7 @@ def find_damage(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON object with a hash of itself, and let it reach the disk."""
-    text = json.dumps({**record, SEAL: _seal(record)}, indent=1, allow_nan=False)
+    text = json_text({**record, SEAL: _seal(record)})
     write_atomically(
         path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=True
     )

@@ -36,6 +36,7 @@ from coterie.run.followers import Followers
 from coterie.run.history import Record, Timing
 from coterie.run.memory_forecast import foresee_memory
 from coterie.run.result import Run
+from coterie.run.secure_methods import check_secure
 
 logger = logging.getLogger("coterie")
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -101,6 +102,8 @@ class _Loop:
         if method.sampler is not None:
             check_object(method.sampler, Sampler)
         self.sampler = Sampler() if method.sampler is None else method.sampler
+        own_filters = filters_of(self.method, filters)
+        check_secure(self.method, self.own, settings, own_filters, engine.layout)
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,
@@ -109,12 +112,13 @@ class _Loop:
             max_norm=settings.max_norm,
             strict_wire=settings.strict_wire,
             clients_per_round=self.per_round,
-            filters=filters_of(self.method, filters),
+            filters=own_filters,
             label=self.own,
             is_evaluated=self._is_due,
+            secure=None if method.is_reference else settings.secure,
         )
         self.federation = replace(
-            self.training, engine=engine.honest or engine, filters=()
+            self.training, engine=engine.honest or engine, filters=(), secure=None
         )
         # Tells a repeated round from its first try; no result depends on it.
         self.attempt = secrets.randbits(48)
@@ -277,7 +281,7 @@ class _Loop:
             self._final_log = log
             self._repeat_log(number, log)
         else:
-            self.record.add(number, log, with_weights=due)
+            self._write_down(number, log, with_weights=due)
         self._notice_empty_pool(number, log)
         honest = self.federation.view(view.clients, number, self.attempt)
         if measured:
@@ -296,7 +300,16 @@ class _Loop:
         All this follows from the state, so that a resumed run writes the same; and a site, which is asked in every round, as well.
         """
         if self._is_due(number):
-            self.record.add(number, log, with_weights=True)
+            self._write_down(number, log, with_weights=True)
+
+    def _write_down(self, number: int, log: Log, *, with_weights: bool) -> None:
+        """Write down what a method says of a round."""
+        self.record.add(
+            number,
+            log,
+            with_weights=with_weights,
+            changed_alone=self.method.solves_linear,
+        )
 
     def _is_idle(self, state: Any) -> bool:
         """Return True if the round asks nobody and changes nothing: the method has finished, and was evaluated since."""

@@ -25,7 +25,7 @@ from coterie.contract.requests import (
     check_payload,
     declarations,
 )
-from coterie.contract.task import Form
+from coterie.contract.task import is_exact_fact
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
 from coterie.run.evaluation import is_evaluated
@@ -199,14 +199,6 @@ class Allowed:
 def is_secret(step: Filter) -> bool:
     """Return True for noise that is drawn under the site's key."""
     return isinstance(step, GaussianNoise) and step.secret
-
-
-def is_exact_fact(form: Form | None) -> bool:
-    """Return True for a field that says how many rows there are, yes or no, or always the same."""
-    if form is None:
-        return False
-    constant = isinstance(form.within, tuple) and bool(form.within[0] == form.within[1])
-    return form.facts or form.dtype is torch.bool or constant
 
 
 def check_state(

@@ -157,44 +157,40 @@ def _common(
     if column.numbers is not None and not chosen:
         rare = np.full(len(column), 0 < int(column.present[train].sum()) < least)
     else:
-        counts = Counter(column.value_names[train])
-        rare = (
-            np.array([counts[t] < least for t in column.value_names], dtype=bool)
-            if least > 1
-            else np.zeros(len(column), bool)
-        )
+        rare = np.zeros(len(column), bool)
+        if least > 1:
+            counts = Counter(column.value_names[train])
+            rare = np.array([counts[t] < least for t in column.value_names], dtype=bool)
     if not rare.any():
         return column
     if column.texts is not None:
         texts = column.texts.copy()
         texts[rare] = None
-        return replace(
-            column,
-            kind=column.kind if any(t is not None for t in texts) else "empty",
-            texts=texts,
-        )
-    numbers = np.zeros(len(column)) if column.numbers is None else column.numbers.copy()
+        kind = column.kind
+        if all(t is None for t in texts):
+            kind = "empty"
+        return replace(column, kind=kind, texts=texts)
+    numbers = np.zeros(len(column))
+    if column.numbers is not None:
+        numbers = column.numbers.copy()
     numbers[rare] = np.nan
-    return replace(
-        column,
-        kind="empty" if np.isnan(numbers).all() else column.kind,
-        numbers=numbers,
-    )
+    kind = column.kind
+    if np.isnan(numbers).all():
+        kind = "empty"
+    return replace(column, kind=kind, numbers=numbers)
 
 
 def public_description(table: Table, options: Mapping[str, Any]) -> TableDescription:
     """Return the description of a table without the cells that it quotes, and without values of a label that is not a class."""
     description = _describe(table, options)
-    columns = {
-        name: column
-        if column.example is None
-        else replace(column, example=[column.example[0], "a text"])
-        for name, column in description.columns.items()
-    }
-    secret = options.get("above") is not None or _is_quantity(
-        description.label, options
-    )
-    label = replace(description.label, values=[]) if secret else description.label
+    columns = {}
+    for name, column in description.columns.items():
+        if column.example is not None:
+            column = replace(column, example=[column.example[0], "a text"])
+        columns[name] = column
+    label = description.label
+    if options.get("above") is not None or _is_quantity(label, options):
+        label = replace(label, values=[])
     return replace(description, columns=columns, label=label)
 
 
@@ -207,12 +203,13 @@ def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
         for name, column in table.columns.items()
         if column.numbers is not None or column.kind == "empty"
     }
-    cut = (
-        options.get("above") is not None
-        or form_of_options(options) != ""
-        or not _is_quantity(_label_of(table, options), options)
-    )
-    return numbers - left_out(options) - ({options["label"]} if cut else set())
+    summed = numbers - left_out(options)
+    label = _label_of(table, options)
+    is_cut = options.get("above") is not None or form_of_options(options) != ""
+    if is_cut or not _is_quantity(label, options):
+        # Only a quantity is scaled, so that of other labels nobody needs the sums.
+        summed.discard(options["label"])
+    return summed
 
 
 def recipe_fits(
@@ -245,10 +242,12 @@ def recipe_fits(
     names = [column["name"] for column in columns]
     if len({*names}) < len(names):
         raise RefusedError("the recipe uses a column twice")
-    features = sum(
-        1 if column["kind"] == "number" else len(column["categories"])
-        for column in columns
-    )
+    features = 0
+    for column in columns:
+        if column["kind"] == "number":
+            features += 1
+        else:
+            features += len(column["categories"])
     if len(recipe["features"]) != features:
         raise RefusedError("the recipe has other features than its columns")
     for column in columns:

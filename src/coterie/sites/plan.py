@@ -220,6 +220,10 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         raise InputError(
             f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
         )
+    if experiment.run.secure is not None:
+        raise InputError(
+            f"{path}: [secure] is for one machine as yet, and sites do not exchange keys; leave it out, and hide rows by [privacy]"
+        )
     _check_filters(experiment, path)
     _check_privacy(experiment, path)
     _check_form(experiment, path)

@@ -28,12 +28,12 @@ from coterie.config.run import RunTable
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Limits
-from coterie.contract.task import Task
+from coterie.contract.task import Task, is_exact_fact
 from coterie.contract.wire import Ask, Context
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.private_methods import ROW_SUMS
-from coterie.sites.allowed import Allowed, RefusedError, is_exact_fact, is_secret
+from coterie.sites.allowed import Allowed, RefusedError, is_secret
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD
 from coterie.sites.plan import Plan

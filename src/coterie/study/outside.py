@@ -133,7 +133,11 @@ def prior_words(folder: Path) -> str:
     for j, (mean, variance) in enumerate(
         zip(prior.mu.tolist(), prior.t.tolist(), strict=True)
     ):
-        column = names[j % len(names)] if names else str(j)
+        column = str(j)
+        if (
+            names
+        ):  # a model of several classes has a slope of each column for each class
+            column = names[j % len(names)]
         lines.append(f"| {column} | {mean:.3f} | {variance**0.5:.3f} |")
     intercepts = ", ".join(f"{value:.3f}" for value in prior.m0.tolist())
     lines += [
@@ -184,4 +188,6 @@ The second line fits the hospital's own model to its rows; they do not leave it.
 
 
 def _feature(feature: Any) -> str:
-    return str(feature["name"] if isinstance(feature, dict) else feature)
+    if isinstance(feature, dict):
+        feature = feature["name"]
+    return str(feature)

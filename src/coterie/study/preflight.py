@@ -35,6 +35,7 @@ from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
 from coterie.run.result import Run
+from coterie.run.secure_methods import check_participants
 from coterie.study.layout import Pair, median_rounds
 
 
@@ -44,9 +45,13 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     run = experiment.run
     if clients.questions:
         question, *others = clients.questions
-        remainder = f" ({len(others)} more: coterie check)" if others else ""
-        cures = question.cures if isinstance(question, Advice) else ()
-        raise InputError(Advice(f"{question}{remainder}", cures))
+        said = str(question)
+        if others:
+            said += f" ({len(others)} more: coterie check)"
+        cures: tuple[Any, ...] = ()
+        if isinstance(question, Advice):
+            cures = question.cures
+        raise InputError(Advice(said, cures))
     most = len(clients)
     if run.per_round(most) > most:
         raise InputError(
@@ -58,6 +63,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     if len(clients) <= APART:  # more of them share a file
         refuse_names_alike(clients.names, "clients")
     experiment.engine.check()
+    if run.secure is not None:
+        check_participants(run.secure, run.per_round(most))
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
     find_metrics(metric_names(experiment))
@@ -127,11 +134,9 @@ def model_to_train(
 def initial(experiment: Experiment) -> dict[str, Tensor] | None:
     """The state dict that `model.init` names."""
     path = experiment.model.get("init")
-    return (
-        None
-        if path is None
-        else experiment.objects.get(path) or load_model_file(Path(path))
-    )
+    if path is None:
+        return None
+    return experiment.objects.get(path) or load_model_file(Path(path))
 
 
 def train(
@@ -209,9 +214,9 @@ def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
     if init is not None:
         start_from(module, init)
     attack = experiment.attack
-    attackers = (
-        () if attack is None else choose_attackers(attack.on, clients.names, pair.seed)
-    )
+    attackers: tuple[str, ...] = ()
+    if attack is not None:
+        attackers = choose_attackers(attack.on, clients.names, pair.seed)
     method = experiment.build_method(pair.entry)
     if not clients.rows_elsewhere:
         settings = with_metrics(settings, clients)  # as `fit` does
