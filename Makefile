@@ -88,6 +88,7 @@ privacy: $(VENV)/.dev  ## does joining pay behind row noise, at which epsilon? g
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes; finished federations are kept)
 	$(BIN)/python -m benchmarks.verdicts
+	$(BIN)/python -m benchmarks.verdicts_of_events
 
 mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (about 10 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py mean_estimation

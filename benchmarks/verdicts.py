@@ -35,6 +35,7 @@ from coterie.report.evidence import (
     moderate_errors,
     share,
     smallest_effect,
+    smallest_effect_of_events,
     state,
     vetoes,
 )
@@ -112,14 +113,19 @@ def judge(clients: Sequence[Mapping[str, Any]]) -> list[Judged]:
 
 
 def _fewest(client: Mapping[str, Any]) -> int:
-    """Rows of the rarer class; all rows where labels are numbers."""
+    """Rows of the rarer class, or with an event; all rows where labels are numbers."""
     rows = int(client["rows"])
     cases = client["cases"]
+    if "events" in client:
+        return int(client["events"])
     return rows if cases is None else min(cases, rows - cases)
 
 
 def _margin(client: Mapping[str, Any]) -> float:
     cases = client["cases"]
+    if "events" in client:
+        without = client["rows"] - client["events"]
+        return smallest_effect_of_events(without, client["events"])
     if cases is None:
         return SMALLEST
     return smallest_effect([client["rows"] - cases, cases])

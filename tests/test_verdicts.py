@@ -78,3 +78,34 @@ def test_models_are_those_of_coterie() -> None:
     for i, name in enumerate(rows):
         served = run.models[name].numpy()
         assert simulated[i]["partial"] == pytest.approx(served, abs=2e-5)
+
+
+def test_times_to_event_are_simulated_as_coterie_learns_them():
+    """The models of a kind are those of coterie's methods on the same rows, and its truth is better than a model of no rows."""
+    from benchmarks import verdicts_of_events as events
+
+    import coterie as ct
+
+    rng = np.random.default_rng(0)
+    clients = events.KINDS["events: rates differ, 5 of 120 rows"](rng)
+    raw = [client.draw(client.rows, rng) for client in clients]
+    form, horizon = events.form_of(raw)
+    parts = [events._scaled(part, form, horizon) for part in raw]
+    ours = events._Models(form).together(parts)
+    tables = {f"c{i}": part for i, part in enumerate(parts)}
+    made = ct.data.from_tensors(tables, form=form, split={"parts": {"train": 1.0}})
+    for method, rounds in ((ct.FixedEffects(), 12), (ct.Partial(), 2)):
+        name = {"FixedEffects": "fixed-effects", "Partial": "partial"}
+        model = ct.Hazards(torch.nn.Linear(8, 1), form.outputs).double()
+        found = ct.fit(method, made, model, rounds)
+        for i in range(len(parts)):
+            theirs = found.models[f"c{i}"]
+            torch.testing.assert_close(
+                ours[i][name[type(method).__name__]], theirs, rtol=0, atol=1e-4
+            )
+
+
+def test_a_client_of_events_is_judged_by_its_events():
+    client = {"rows": 100, "cases": None, "events": 20}
+    assert verdicts._fewest(client) == 20
+    assert verdicts._margin(client) == pytest.approx(0.04 * 0.2)
