@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -74,3 +75,17 @@ def test_ci_fails_on_a_skip_that_nobody_allows(folder, reason, status, monkeypat
     )
     assert ended.returncode == status
     assert (f"was skipped: Skipped: {reason}" in ended.stdout) == bool(status)
+
+
+def test_each_stage_of_the_week_has_a_job_and_a_target():
+    script = (ROOT / ".ci" / "weekly").read_text()
+    (stages,) = re.findall(r"^stages=\((.*)\)$", script, re.M)
+    workflow = (ROOT / ".github" / "workflows" / "weekly.yml").read_text()
+    (jobs,) = re.findall(r"stage: \[(.*)\]", workflow)
+    assert jobs.split(", ") == stages.split()
+    commands = dict(re.findall(r"^ +([\w-]+)\) echo (.*) ;;$", script, re.M))
+    assert set(commands) == set(stages.split())
+    makefile = (ROOT / "Makefile").read_text()
+    for command in commands.values():
+        target = command.partition("make ")[2].split()[0]
+        assert re.search(rf"^{target}:", makefile, re.M)
