@@ -10,6 +10,7 @@ from coterie import theory as theory
 from coterie.algorithms.apfl import APFL as APFL
 from coterie.algorithms.centralised import Centralised as Centralised
 from coterie.algorithms.cfl import CFL as CFL
+from coterie.algorithms.cox import Cox as Cox
 from coterie.algorithms.ditto import Ditto as Ditto
 from coterie.algorithms.dpfl import DPFL as DPFL
 from coterie.algorithms.fedadp import FedAdp as FedAdp
@@ -83,6 +84,7 @@ from coterie.config.run import RunSettings as RunSettings
 from coterie.config.run import StudySettings as StudySettings
 from coterie.config.schema import options as options
 from coterie.config.schema import wire_type as wire_type
+from coterie.config.secure import SecureSums as SecureSums
 from coterie.contract.engine import EngineSpec as EngineSpec
 from coterie.contract.federation import Federation as Federation
 from coterie.contract.method import Attack as Attack

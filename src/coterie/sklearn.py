@@ -84,7 +84,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             ]
         )
         self.groups_ = clients.names
-        seed = 0 if self.random_state is None else self.random_state
+        seed = self.random_state
+        if seed is None:
+            seed = 0
         if not isinstance(seed, int | np.integer):
             raise InputError(
                 f"random_state must be None or an int >= 0; got {self.random_state!r}"
@@ -105,11 +107,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         model = self.model
         if isinstance(model, nn.Module):
             return copy.deepcopy(model).double()
-        spec = (
-            MODELS.build({"name": model}, f"model {model!r}")
-            if isinstance(model, str)
-            else model
-        )
+        spec = model
+        if isinstance(model, str):
+            spec = MODELS.build({"name": model}, f"model {model!r}")
         return build_shape(spec, shape, outputs).double()
 
     def _scale(self, inputs: Array) -> torch.Tensor:
@@ -135,11 +135,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         refuse_masks(data, "X")
         inputs = self._scale(validate_data(self, data, dtype=np.float64, reset=False))
-        names = (
-            np.full(len(inputs), self.groups_[0])
-            if len(self.groups_) == 1
-            else self._names(groups, len(inputs))
-        )
+        if len(self.groups_) == 1:
+            names = np.full(len(inputs), self.groups_[0])
+        else:
+            names = self._names(groups, len(inputs))
         values: dict[str, Array] = {}
         for name in np.unique(names).tolist():
             values[name] = self.run_.predict(
@@ -154,11 +153,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         models: Mapping[str, Any] = self.run_.models
         if name in models or "*" in models:
             return name if name in models else "*"
-        problem = (
-            f"there is no group {name!r}, and this method has no model for everybody; {nearest(name, models)}"
-            if groups is not None
-            else f"this method has a model for each group ({', '.join(models)}); give groups=..."
-        )
+        if groups is None:
+            problem = f"this method has a model for each group ({', '.join(models)}); give groups=..."
+        else:
+            problem = f"there is no group {name!r}, and this method has no model for everybody; {nearest(name, models)}"
         raise InputError(problem)
 
 

@@ -34,7 +34,7 @@ MUTANTS = {
         ("algorithms/fedala.py", ".clamp(0, 1)", ""),
         ("algorithms/fedala.py", "(1 - self.weights) * self._away", "self.weights * self._away"),
         ("algorithms/fedala.py", "delta = (start - x) + cohort", "delta = cohort"),
-        ("algorithms/fedala.py", "range(1 if self.learned else first_passes)", "range(first_passes)"),
+        ("algorithms/fedala.py", "if not self.learned:", "if True:"),
         ("algorithms/fedala.py", "float(latest.std(correction=0)) < SETTLED", "False"),
         ("algorithms/fedala.py", "[_Mixture(x, entries, row, eta) for row in mixture_state.or_else(start)]",
          "[_Mixture(x, entries, row, eta) for row in start.expand(len(cohort.names), -1)]"),

@@ -50,8 +50,8 @@ MUTANTS = {
         ),
         (
             "algorithms/fedfomo.py",
-            '"validation" if rows != "train" and cohort.has(i, "validation") else "train"',
-            '"train"',
+            'if rows != "train" and cohort.has(i, "validation"):',
+            "if False:",
         ),
         (
             "algorithms/fedfomo.py",

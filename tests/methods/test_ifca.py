@@ -42,7 +42,7 @@ MUTANTS = {
             "nan_to_num(nan=torch.inf).argmin(1)",
             "nan_to_num(nan=torch.inf).argmax(1)",
         ),
-        ("algorithms/ifca.py", 'self.weighting == "size"', 'self.weighting != "size"'),
+        ("algorithms/ifca.py", 'self.weighting != "size"', 'self.weighting == "size"'),
         (
             "algorithms/ifca.py",
             "xs[j] = shift(state.xs[j],",

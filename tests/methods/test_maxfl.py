@@ -63,8 +63,8 @@ MUTANTS = {
         ("algorithms/maxfl.py", "q / (q.sum() + self.eps)", "q / q.sum()"),
         (
             "algorithms/maxfl.py",
-            'cohort.train(x, with_steps(local, tuning_steps), purpose="tuning") if tuning_steps else x',
-            "x",
+            "if tuning_steps:",
+            "if False:",
         ),
         (
             "algorithms/maxfl.py",

@@ -34,7 +34,7 @@ MUTANTS = {
     "fedrep": [
         ("algorithms/personal_layers.py", "models = cohort.train(tuned, local, moving=is_shared)", "models = tuned"),
         ("algorithms/personal_layers.py", "cohort.train(tuned, local, moving=is_shared)", "cohort.train(tuned, local)"),
-        ("algorithms/personal_layers.py", "moving=~is_shared) if head_steps", "moving=is_shared) if head_steps"),
+        ("algorithms/personal_layers.py", "train(start, first, moving=~is_shared)", "train(start, first, moving=is_shared)"),
     ],
     "fedbabu": [
         ("algorithms/personal_layers.py", "cohort.updates(start, local, moving=is_shared)", "cohort.updates(start, local)"),

@@ -31,7 +31,11 @@ MUTANTS = {
             'need="all", x=state.x,',
             'need="all", weights=state.x.new_ones(len(chosen)), x=state.x,',
         ),
-        ("algorithms/selective.py", "max(0, m - len(state.internal))", "m"),
+        (
+            "algorithms/selective.py",
+            "max(0, federation.per_round - len(state.internal))",
+            "federation.per_round",
+        ),
     ],
 }
 

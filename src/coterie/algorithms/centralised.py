@@ -171,11 +171,9 @@ class Centralised(Method[State]):
         if state.solves:
             return state, {}
         # A step then sees as many rows as that step of all participants together.
-        size = self.local.batch_size
-        local = replace(
-            self.local,
-            batch_size=None if size is None else size * len(federation.clients),
-        )
+        local, size = self.local, self.local.batch_size
+        if size is not None:
+            local = replace(local, batch_size=size * len(federation.clients))
         replies = federation.ask(
             ["server"], own_update, need="all", x=state.x, local=local
         )

@@ -56,9 +56,8 @@ def ditto_update(
 ) -> LocalUpdate:
     """Local training from x, and from v with a pull to x."""
     v = cohort.state(OWN, x).or_else(x)
-    cohort.keep(
-        OWN, v + cohort.updates(v, local, penalty=Quadratic(lam, x) if lam else None)
-    )
+    penalty = Quadratic(lam, x) if lam else None
+    cohort.keep(OWN, v + cohort.updates(v, local, penalty=penalty))
     return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
@@ -99,6 +98,7 @@ class Ditto(Method[State]):
         "diverges": "it refuses a learning rate at which own models run away"
     }
     needs = "sum"
+    newcomers = True
     keeps = 1
 
     @property

@@ -82,7 +82,9 @@ def choose_partners(
         client = cohort.only([i])
         part = "validation" if client.has(0, "validation") else "train"
         others = [j for j in range(len(candidates)) if j != chooser]
-        most = len(candidates) if budget is None else min(budget, len(candidates))
+        most = len(candidates)
+        if budget is not None:
+            most = min(budget, most)
 
         def losses(
             groups: Sequence[Group], client: Cohort = client, part: str = part
@@ -97,16 +99,15 @@ def choose_partners(
             return values
 
         if solver == "exhaustive":
-            groups = [
-                tuple(sorted((chooser, *c)))
-                for k in range(most)
-                for c in combinations(others, k)
-            ]
-            chosen = (
-                groups[int(torch.tensor(losses(groups), dtype=torch.float64).argmin())]
-                if most > 1
-                else (chooser,)
-            )
+            chosen: Group = (chooser,)
+            if most > 1:
+                groups = [
+                    tuple(sorted((chooser, *c)))
+                    for k in range(most)
+                    for c in combinations(others, k)
+                ]
+                values = torch.tensor(losses(groups), dtype=torch.float64)
+                chosen = groups[int(values.argmin())]
         else:
             stream = client.rng(0, "dpfl")
             order = [others[k] for k in stream.child("order").permutation(len(others))]
@@ -198,11 +199,9 @@ class DPFL(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return (
-            {"names": "the order of the search is drawn over the clients by name"}
-            if self.solver == "greedy"
-            else {}
-        )
+        if self.solver != "greedy":
+            return {}
+        return {"names": "the order of the search is drawn over the clients by name"}
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

@@ -93,8 +93,9 @@ class FedAdp(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and that of the reference where it takes no part."""
-        reference = () if self.reference == "global" else (asks(own_update),)
-        return asks(local_update), *reference
+        if self.reference == "global":
+            return (asks(local_update),)
+        return asks(local_update), asks(own_update)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a reference that does not exist."""
@@ -116,7 +117,9 @@ class FedAdp(Method[State]):
         replies = federation.ask(
             federation.clients, local_update, x=state.x, local=self.local
         )
-        sizes = replies.sizes if self.by_size else torch.ones_like(replies.sizes)
+        sizes = replies.sizes
+        if not self.by_size:
+            sizes = torch.ones_like(sizes)
         heads = replies.delta[:, : federation.dim].double()
         now = angles(
             heads, self._reference(state, federation, replies.clients, heads, sizes)

@@ -93,9 +93,11 @@ class _Mixture:
             minimum_batch=local.minimum_batch,
         )
         batches = max(1, math.ceil(sample * int(client.steps(epoch))))
-        first_passes = MOST_PASSES if passes is None else passes
+        most_passes = 1
+        if not self.learned:
+            most_passes = MOST_PASSES if passes is None else passes
         losses: list[float] = []
-        for number in range(1 if self.learned else first_passes):
+        for number in range(most_passes):
             client.train(
                 self.model,
                 epoch,
@@ -191,6 +193,7 @@ class FedALA(Method[State]):
     passes: Annotated[int | None, optional(SIZE, "until the loss has settled")] = None
 
     needs = "sum"
+    newcomers = True
     keeps = 2
     tasks = (ala_update, ala_mixture)
 

@@ -55,7 +55,8 @@ def attentive_update(
     cohort: Cohort, *, u: ModelOfEach, local: LocalSGD, mu: float
 ) -> OwnUpdate:
     """Local training from the mixture u [n, d + b], with a pull back to it."""
-    return OwnUpdate(cohort.updates(u, local, penalty=Quadratic(mu) if mu else None))
+    penalty = Quadratic(mu) if mu else None
+    return OwnUpdate(cohort.updates(u, local, penalty=penalty))
 
 
 def attention(x: Tensor, alpha: float, sigma: float) -> Tensor:
@@ -134,9 +135,9 @@ class FedAMP(Method[State]):
         )
         positions = federation.positions(replies.clients)
         trained = state.u[positions] + replies.delta
-        alpha = (
-            self.sigma / len(federation.everyone) if self.alpha is None else self.alpha
-        )
+        alpha = self.alpha
+        if alpha is None:
+            alpha = self.sigma / len(federation.everyone)
         weights = attention(trained[:, : federation.dim], alpha, self.sigma)
         mixed = weights.to(trained) @ trained
         log = {

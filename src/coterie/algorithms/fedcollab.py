@@ -130,11 +130,11 @@ def _halves(client: Cohort) -> tuple[Tensor, Tensor]:
     """The features [r, 129] of the rows of both halves of one client, in the order in which they are shown."""
     order = client.rng(0, "fedcollab").permutation(client.size(0))
     middle = (len(order) + 1) // 2
-    values = [
-        _features(client, order[part])
-        for part in (slice(None, middle), slice(middle, None))
-    ]
-    return values[0], values[1] if len(values[1]) else values[0]
+    first = _features(client, order[:middle])
+    second = _features(client, order[middle:])
+    if not len(second):  # a single row stands for both halves
+        second = first
+    return first, second
 
 
 def _features(client: Cohort, numbers: NDArray[np.int64]) -> Tensor:

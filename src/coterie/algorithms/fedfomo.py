@@ -39,7 +39,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import match_clients
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
@@ -74,9 +74,9 @@ def judge(
     losses = []
     for i, x in enumerate(previous):
         client = cohort.only([i])
-        part = (
-            "validation" if rows != "train" and cohort.has(i, "validation") else "train"
-        )
+        part = "train"
+        if rows != "train" and cohort.has(i, "validation"):
+            part = "validation"
         losses.append(client.losses(torch.cat([x[None], candidates]), part=part))
     highest = torch.finfo(torch.float64).max
     return Judged(torch.cat(losses).nan_to_num(nan=highest, posinf=highest))
@@ -192,7 +192,9 @@ class FedFomo(Method[State]):
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
-        return self.target_names(names) if self.validation == "validation" else ()
+        if self.validation != "validation":
+            return ()
+        return self.target_names(names)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""

@@ -56,12 +56,11 @@ def most_steps(payload: Mapping[str, Any], rows: int) -> float:
     local: LocalSGD = payload["local"]
     if isinstance(local.steps, Steps):
         return local.steps.count
-    of_an_epoch = max(
-        1, rows if local.sampler is None else ceil(local.sampler.sample_ratio * rows)
-    )
-    batches = local.steps.count * ceil(
-        of_an_epoch / min(local.batch_size or of_an_epoch, of_an_epoch)
-    )
+    rows_of_an_epoch = max(1, rows)
+    if local.sampler is not None:
+        rows_of_an_epoch = max(1, ceil(local.sampler.sample_ratio * rows))
+    batch_size = min(local.batch_size or rows_of_an_epoch, rows_of_an_epoch)
+    batches = local.steps.count * ceil(rows_of_an_epoch / batch_size)
     return ceil(batches / local.accumulate)
 
 
@@ -97,7 +96,8 @@ def fednova_update(
         ],
         dtype=torch.float64,
     )
-    delta = cohort.updates(x, local, penalty=Quadratic(mu) if mu else None)
+    penalty = Quadratic(mu) if mu else None
+    delta = cohort.updates(x, local, penalty=penalty)
     delta[:, : cohort.layout.dim] /= lengths.to(delta)[:, None]
     return NormalisedUpdate(delta, lengths, steps.double())
 
@@ -144,6 +144,7 @@ class FedNova(Method[State]):
     mu: Annotated[float, NOT_NEGATIVE] = 0.0
 
     needs = "sum"
+    newcomers = True
     tasks = (fednova_update,)
 
     def __post_init__(self) -> None:

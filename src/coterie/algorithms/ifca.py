@@ -94,11 +94,12 @@ def best(cohort: Cohort, xs: Tensor) -> Tensor:
 
 def apart(x: Tensor, layout: Layout, stream: Rng) -> Tensor:
     """X [d + b] plus even numbers in +-1 / sqrt(inputs) in its parameters, where a layer with weights [out, in, ...] has inputs."""
-    inputs = [
-        shape[1:].numel() if len(shape) > 1 else shape.numel()
-        for _, shape in layout.parameters
-        for _ in range(shape.numel())
-    ]
+    inputs = []
+    for _, shape in layout.parameters:
+        inputs_of_layer = shape.numel()  # of a vector, which has no outputs
+        if len(shape) > 1:
+            inputs_of_layer = shape[1:].numel()
+        inputs += [inputs_of_layer] * shape.numel()
     uniform = torch.rand(layout.dim, generator=stream.generator(), dtype=torch.float64)
     noise = (2 * uniform - 1) / torch.tensor(inputs, dtype=torch.float64).sqrt()
     return torch.cat([x[: layout.dim] + noise.to(x), x[layout.dim :]])
@@ -174,11 +175,9 @@ class IFCA(Method[State]):
             federation.clients, cluster_update, xs=state.xs, local=self.local
         )
         chosen = replies.cluster.long()
-        shares = (
-            replies.sizes
-            if self.weighting == "size"
-            else torch.ones_like(replies.sizes)
-        )
+        shares = replies.sizes
+        if self.weighting != "size":
+            shares = torch.ones_like(shares)
         xs, weights = state.xs.clone(), {}
         for j in chosen.unique().tolist():
             members = chosen == j

@@ -168,6 +168,7 @@ class Local(Method[State]):
     participation = "own"
 
     keeps = 1
+    newcomers = True
     tasks = (train_alone, asks(model_alone, again=Among(False, True)))
 
     @property
@@ -219,9 +220,9 @@ class Local(Method[State]):
         return state, {"weights": {name: {name: 1.0} for name in clients}}
 
     def _train(self, state: State, federation: Federation) -> Replies[Trained]:
-        decay_payload: dict[str, Any] = (
-            {"decays": self.decays} if self.weight_decays else {}
-        )
+        decay_payload: dict[str, Any] = {}
+        if self.weight_decays:
+            decay_payload["decays"] = self.decays
         # What an attack does to training can be compared with training alone.
         is_attacked = federation.engine.honest is not None
         return federation.ask(

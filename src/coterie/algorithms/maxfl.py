@@ -93,11 +93,9 @@ def local_update(
     tuning_steps: int,
 ) -> LocalUpdates:  # fmt: skip
     """Lines 8 to 11."""
-    tuned = (
-        cohort.train(x, with_steps(local, tuning_steps), purpose="tuning")
-        if tuning_steps
-        else x
-    )
+    tuned = x
+    if tuning_steps:
+        tuned = cohort.train(x, with_steps(local, tuning_steps), purpose="tuning")
     gap = cohort.loss(tuned) - requirement(cohort, start, required, warm, rows)
     return LocalUpdates(gap, cohort.updates(x, local))
 
@@ -153,8 +151,9 @@ class MaxFL(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates with gaps, who stays in a flexible pool, and the appeal that is measured."""
-        training_tasks = (gaps, measure) if self.flexible else (measure,)
-        return asks_of_requirements(self, local_update, *training_tasks)
+        if not self.flexible:
+            return asks_of_requirements(self, local_update, measure)
+        return asks_of_requirements(self, local_update, gaps, measure)
 
     def __post_init__(self) -> None:
         as_pairs(self)
@@ -253,4 +252,6 @@ class MaxFL(Method[State]):
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """All clients, where requirements are losses on validation rows."""
-        return names if self.requirements == "validation" else ()
+        if self.requirements != "validation":
+            return ()
+        return names

@@ -225,4 +225,6 @@ class MWFed(Method[State]):
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """All clients, where requirements are losses on validation rows."""
-        return names if self.requirements == "validation" else ()
+        if self.requirements != "validation":
+            return ()
+        return names

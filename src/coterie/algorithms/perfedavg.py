@@ -122,14 +122,22 @@ class PerFedAvg(Method[State]):
     variant: Annotated[str, one_of("fo", "hf")] = "fo"
     radius: Annotated[float, POSITIVE] = 1e-3
 
+    needs = "sum"
+    newcomers = True
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and the models that clients adapt for themselves."""
         alpha = self.local.lr if self.alpha is None else self.alpha
-        radius = self.radius if self.variant == "hf" else None
-        return asks(meta_update, alpha=alpha, radius=radius), asks(
-            adaptation, alpha=alpha
+        return (
+            asks(meta_update, alpha=alpha, radius=self._radius),
+            asks(adaptation, alpha=alpha),
         )
+
+    @property
+    def _radius(self) -> float | None:
+        """The radius of the differences that stand for a Hessian; None: first order alone."""
+        return self.radius if self.variant == "hf" else None
 
     def __post_init__(self) -> None:
         if self.local.sampler is not None:
@@ -146,23 +154,23 @@ class PerFedAvg(Method[State]):
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        radius = self.radius if self.variant == "hf" else None
-        equal, alpha = torch.ones(len(federation.clients)), self._alpha(federation)
+        equal = torch.ones(len(federation.clients))
         average = federation.average(
             federation.clients,
             meta_update,
             weights=equal,
             x=state.x,
             local=self.local,
-            alpha=alpha,
-            radius=radius,
+            alpha=self._alpha(federation),
+            radius=self._radius,
         )
-        return State(shift(state.x, average.delta)), {
-            "weights": average.by_client(average.weights)
-        }  # line 11
+        x = shift(state.x, average.delta)  # line 11
+        return State(x), {"weights": average.by_client(average.weights)}
 
     def _alpha(self, federation: Federation) -> float:
-        return self.local.rate(federation.round) if self.alpha is None else self.alpha
+        if self.alpha is None:
+            return self.local.rate(federation.round)
+        return self.alpha
 
     def models(self, state: State) -> Tensor:
         """The model before any client has adapted it."""

@@ -114,13 +114,10 @@ def shared_update(
     if head_steps is None:
         models = cohort.train(start, local)
     else:
-        tuned = (
-            cohort.train(
-                start, replace(local, steps=Steps(head_steps)), moving=~is_shared
-            )
-            if head_steps
-            else start
-        )
+        tuned = start
+        if head_steps:
+            first = replace(local, steps=Steps(head_steps))
+            tuned = cohort.train(start, first, moving=~is_shared)
         models = cohort.train(tuned, local, moving=is_shared)
     layers.keep(models)
     return SharedUpdate((models - start)[:, shared], cohort.sizes)
@@ -139,7 +136,9 @@ def tune_whole(
     """X after steps of each client on all layers, which are counted before the first round, for all later ones."""
     if not tune_steps:
         return OwnModel(x.expand(len(cohort.names), -1))
-    counting = cohort if cohort.round == 0 else cohort.without_billing()
+    counting = cohort
+    if cohort.round != 0:
+        counting = cohort.without_billing()
     return OwnModel(counting.train(x, replace(local, steps=Steps(tune_steps))))
 
 
@@ -175,6 +174,7 @@ class _PersonalLayers(Method[State]):
         return {"head_steps": None, "trains_head": True}
 
     needs = "sum"
+    newcomers = True
     keeps = 1
 
     @property

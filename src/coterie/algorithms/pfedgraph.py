@@ -72,10 +72,9 @@ def pfedgraph_update(
         )
         return -pull * functional.cosine_similarity(y, aims[step.client], dim=0)
 
-    pulled = pull > 0 and bool(aims.any())
-    return LocalUpdate(
-        cohort.updates(x, local, penalty=penalty if pulled else None), cohort.sizes
-    )
+    is_pulled = pull > 0 and bool(aims.any())
+    chosen = penalty if is_pulled else None
+    return LocalUpdate(cohort.updates(x, local, penalty=chosen), cohort.sizes)
 
 
 def collaboration(deltas: Tensor, p: Tensor, lam: float) -> Tensor:

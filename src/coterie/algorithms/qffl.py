@@ -90,16 +90,15 @@ class QFFL(Method[State]):
     local: LocalSGD = LocalSGD()
     q: Annotated[float, NOT_NEGATIVE] = 1.0
 
+    newcomers = True
     tasks = (local_update,)
 
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return (
-            {"diverges": "updates are divided by what the loss has become"}
-            if self.q
-            else {}
-        )
+        if not self.q:
+            return {}
+        return {"diverges": "updates are divided by what the loss has become"}
 
     def __post_init__(self) -> None:
         if self.local.optimiser != "sgd":

@@ -70,7 +70,16 @@ class State(NamedTuple):
 
 def _count(limit: float, clients: int) -> int:
     """A number of clients, or a share of them rounded down (up to the rounding of the share itself)."""
-    return limit if isinstance(limit, int) else math.floor(limit * clients + 1e-9)
+    if isinstance(limit, int):
+        return limit
+    return math.floor(limit * clients + 1e-9)
+
+
+def _fewest_for_krum(byzantine: int) -> int:
+    """Clients that a round needs: n >= 2 f + 3 of the paper, and one where nobody is suspected."""
+    if not byzantine:
+        return 1
+    return 2 * byzantine + 3
 
 
 def _require_count(
@@ -127,6 +136,7 @@ class Median(Method[State]):
     lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "coordinates"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -180,6 +190,7 @@ class TrimmedMean(Method[State]):
     trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
 
     needs = "coordinates"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -240,6 +251,7 @@ class GeometricMedian(Method[State]):
     smoothing: Annotated[float, POSITIVE] = 1e-6
     tolerance: Annotated[float, POSITIVE] = 1e-6
 
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -307,6 +319,7 @@ class MultiKrum(Method[State]):
     keep: Annotated[int | None, optional(SIZE, "n - f")] = None
 
     needs = "pairs"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -334,9 +347,7 @@ class MultiKrum(Method[State]):
         return State(x), {"weights": replies.by_client(weights), "byzantine": f}
 
     def _attackers(self, clients: int, error: type[Exception], where: str) -> int:
-        f = _require_count(
-            self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where
-        )
+        f = _require_count(self, "byzantine", _fewest_for_krum, clients, error, where)
         if self.keep is not None and self.keep > clients - f:
             raise error(
                 f"{where}MultiKrum.keep = {self.keep} is more than the {clients - f} of {clients} clients that byzantine = "

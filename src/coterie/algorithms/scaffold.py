@@ -80,7 +80,9 @@ def scaffold_update(
     change = (delta[:, : cohort.layout.dim] / distance[:, None]).neg_().sub_(control)
     cohort.keep(CONTROL, _controls(cohort, control).add_(change))
     buffers = cohort.layout.size - cohort.layout.dim
-    return ControlledUpdate(delta, pad(change, (0, buffers)) if buffers else change)
+    if buffers:
+        change = pad(change, (0, buffers))
+    return ControlledUpdate(delta, change)
 
 
 def _controls(cohort: Cohort, control: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from coterie.base.errors import InputError, match_clients
+from coterie.base.errors import InputError
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
@@ -102,7 +103,9 @@ class SelectiveLearning(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and losses of external clients where some are drawn."""
-        return asks(local_update), *(() if self.budget == 0 else (asks(losses),))
+        if self.budget == 0:
+            return (asks(local_update),)
+        return asks(local_update), asks(losses)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients."""
@@ -125,11 +128,10 @@ class SelectiveLearning(Method[State]):
         external_clients = tuple(
             n for n in federation.everyone if n not in state.internal
         )
-        m = federation.per_round
-        external, budget = (
-            external_clients,
-            max(0, m - len(state.internal)) if self.budget is None else self.budget,
-        )
+        budget = self.budget
+        if budget is None:
+            budget = max(0, federation.per_round - len(state.internal))
+        external = external_clients
         log = Log()
         if budget == 0:
             external = ()

@@ -72,6 +72,7 @@ class _ServerRule(Method[State]):
     weights: Annotated[str, one_of("size", "uniform")] = "size"
 
     needs = "sum"
+    newcomers = True
     tasks = (local_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -89,9 +90,9 @@ class _ServerRule(Method[State]):
 
     def _mean_update(self, state: State, federation: Federation) -> tuple[Tensor, Log]:
         """D [d + b], and the weights by which clients count in it."""
-        equal = (
-            torch.ones(len(federation.clients)) if self.weights == "uniform" else None
-        )
+        # None: by training rows.
+        count = len(federation.clients)
+        equal = torch.ones(count) if self.weights == "uniform" else None
         average = federation.average(
             federation.clients, local_update, weights=equal, x=state.x, local=self.local
         )

@@ -37,7 +37,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, match_clients, nearest
+from coterie.base.errors import InputError, nearest
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import own_update
@@ -148,6 +149,8 @@ class SGDFull(_ServerOptimiser):
     0.5
     """
 
+    newcomers = True
+
     def round(
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
@@ -184,7 +187,9 @@ class SGDIdeal(_ServerOptimiser):
 
     def group(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The group among these clients. Raises `InputError` for a member that fits no client."""
-        patterns = (self.members,) if isinstance(self.members, str) else self.members
+        patterns = self.members
+        if isinstance(patterns, str):
+            patterns = (patterns,)
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in everyone):
                 hint = nearest(pattern, everyone)
@@ -233,10 +238,10 @@ class TargetOnly(_ServerOptimiser):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return {
-            "failures": "without its only client nothing is trained",
-            **(_BOUNDED if self.server_optimiser == "adam" else {}),
-        }
+        laws = {"failures": "without its only client nothing is trained"}
+        if self.server_optimiser == "adam":
+            laws |= _BOUNDED
+        return laws
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

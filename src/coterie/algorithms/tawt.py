@@ -41,7 +41,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import match_clients
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import local_updates, own_update
@@ -101,11 +101,11 @@ class TAWT(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        return (
-            {"participants": "each target is asked for its own update in every round"}
-            if self.targets == "all"
-            else {}
-        )
+        if self.targets != "all":
+            return {}
+        return {
+            "participants": "each target is asked for its own update in every round"
+        }
 
     def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients."""
@@ -195,11 +195,9 @@ class TAWT(Method[State]):
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        targets = (
-            1
-            if isinstance(self.targets, str) and self.targets != "all"
-            else len(self.targets)
-        )
-        return per_round * (
-            clients if self.targets in ("all", ("all",), ["all"]) else targets
-        )
+        targets = len(self.targets)
+        if self.targets in ("all", ("all",), ["all"]):
+            targets = clients
+        elif isinstance(self.targets, str):
+            targets = 1
+        return per_round * targets

@@ -175,7 +175,9 @@ class Attacked(Engine):
         if not self.attack.late:
             reached = tuple(name for name in ask.names if name not in failed)
         sent = replace(ask.to(reached), filters=in_order((*ask.filters, *self._filter)))
-        answer = self._engine.ask(sent) if reached else Answer()
+        answer = Answer()
+        if reached:
+            answer = self._engine.ask(sent)
         for why in answer.failed.values():
             # Else the run would go on without its attackers.
             if f".corrupt {WRONG_SHAPE}" in why:
@@ -220,7 +222,9 @@ class Attacked(Engine):
         bad: list[str] = []
         stolen: list[Tensor] = []
         for name, row in rows:
-            part = row[..., :dim] if kind in VECTORS else row
+            part = row
+            if kind in VECTORS:  # without the statistics of batch norm behind it
+                part = row[..., :dim]
             if name in self.attackers:
                 bad.append(name)
                 stolen.append(part)

@@ -116,7 +116,9 @@ class SignFlip(Attack):
 
     def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """-scale times updates and gradients."""
-        return -self.scale * rows if kind in VECTORS else rows
+        if kind not in VECTORS:
+            return rows
+        return -self.scale * rows
 
 
 @wire_type
@@ -143,7 +145,9 @@ class Noise(Attack):
         if kind not in VECTORS:
             return rows
         noise = self.sigma * normal(rows, rngs)
-        return noise if self.mode == "replace" else rows + noise
+        if self.mode == "replace":
+            return noise
+        return rows + noise
 
 
 @wire_type
@@ -171,7 +175,10 @@ class LossInflation(Attack):
         """The gap, and noise on vectors."""
         if kind in VECTORS:
             return rows + self.sigma * normal(rows, rngs)
-        return torch.full_like(rows, -1.0 if kind == "stay" and self.stay else self.gap)
+        value = self.gap
+        if kind == "stay" and self.stay:
+            value = -1.0
+        return torch.full_like(rows, value)
 
 
 @wire_type
@@ -278,11 +285,9 @@ class LabelFlip(Attack):
 
 
 def _rows_for_statistics(rows: Tensor, attackers: Tensor, statistics: str) -> Tensor:
-    return (
-        rows[~attackers]
-        if statistics == "honest" and not bool(attackers.all())
-        else rows
-    )
+    if statistics == "honest" and not bool(attackers.all()):
+        return rows[~attackers]
+    return rows
 
 
 def _numbers(rows: Rows, attackers: Collection[int]) -> Tensor:

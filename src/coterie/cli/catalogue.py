@@ -83,7 +83,9 @@ class Entry:
     def about(self) -> str:
         """The text of the file without its LaTeX; before it that of the class, where several share the file."""
         class_text = self.own_text.partition("\n\nAttributes:")[0]
-        text = f"{class_text}\n\n{self.text}" if self.shared else self.text
+        text = self.text
+        if self.shared:
+            text = f"{class_text}\n\n{text}"
         return re.sub(r"^Formula: .*?\n(?=[A-Z]\w+: |\n)", "", text, flags=re.S | re.M)
 
     @property
@@ -131,7 +133,9 @@ def _module_of(origin: Any) -> str:
 @cache
 def _parse(module: str) -> ast.Module:
     spec = importlib.util.find_spec(module)
-    loader: Any = None if spec is None else spec.loader
+    # Registered classes come from modules that can be imported.
+    assert spec is not None
+    loader: Any = spec.loader
     source: str = loader.get_source(module)
     return ast.parse(source)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from coterie.base.spelling import count, listing
@@ -44,13 +44,22 @@ def lines(check: TableCheck, width: int | None = None) -> list[str]:
 
 def _client_rows(check: TableCheck) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Titles, and a row for each client: its rows and its labels."""
-    label = check.columns.get(check.label or "", {})
-    titles = ("client", "rows", f"label {check.label}" if check.label else "label")
+    label_title = "label"
+    label_facts: Mapping[str, Facts] = {}
+    if check.label:
+        label_title = f"label {check.label}"
+        label_facts = check.columns.get(check.label, {})
     rows: list[Sequence[str]] = []
     for name, amount in check.clients.items():
-        labels = short(label[name]) if name in label else "-"
-        rows.append((name, str(amount), labels))
-    return titles, rows
+        rows.append((name, str(amount), _short_or_dash(label_facts.get(name))))
+    return ("client", "rows", label_title), rows
+
+
+def _short_or_dash(fact: Facts | None) -> str:
+    """What a client's column holds; a dash where the client has no such column."""
+    if fact is None:
+        return "-"
+    return short(fact)
 
 
 def _column_rows(check: TableCheck) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -66,8 +75,7 @@ def _column_rows(check: TableCheck) -> tuple[Sequence[str], list[Sequence[str]]]
         if column == check.label:
             continue
         if few_clients:
-            facts = [by_client.get(name) for name in check.clients]
-            cells = ["-" if fact is None else short(fact) for fact in facts]
+            cells = [_short_or_dash(by_client.get(name)) for name in check.clients]
         else:
             cells = _summarise(list(by_client.values()))
         rows.append((column, *cells))
@@ -79,7 +87,9 @@ def partner_lines(forecast: PartnerForecast, width: int | None = None) -> list[s
     width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
     names = tuple(forecast.rows)
     few_clients = len(names) <= MOST_SHOWN
-    columns = names if few_clients else ("nearest", "divergence")
+    columns: tuple[str, ...] = ("nearest", "divergence")
+    if few_clients:
+        columns = names
     rows: list[tuple[str, ...]] = []
     for name, by_other in forecast.divergences.items():
         if few_clients:
@@ -120,7 +130,9 @@ def _summarise(facts: Sequence[Facts]) -> list[str]:
         for fact in facts:
             categories |= fact.shares.keys()
         values = listing(sorted(categories))
-    shown_missing = least if least == most else f"{least} to {most}"
+    shown_missing = f"{least} to {most}"
+    if least == most:
+        shown_missing = least
     return [", ".join(kinds), shown_missing, values, str(len(facts))]
 
 
@@ -149,9 +161,9 @@ def _drifts(check: TableCheck) -> list[str]:
     large = [d for d in check.drift if abs(d.value) >= max(APART[d.measure], d.chance)]
     if not large:
         return ["are the clients alike? No column of a client is far from the others."]
-    are = (
-        "columns of single clients are" if len(large) > 1 else "column of one client is"
-    )
+    are = "columns of single clients are"
+    if len(large) == 1:
+        are = "column of one client is"
     printed = [
         f"are the clients alike? {len(large)} {are} far from the others; the furthest:"
     ]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.base.errors import InputError, RunError, raise_interrupts, require
+from coterie.base.errors import InputError, RunError, require
+from coterie.base.interrupts import raise_interrupts
 from coterie.cli.flags import optional_path
 from coterie.cli.show import list_data, list_methods, say, show_one
 from coterie.cli.site import SITE_COMMANDS
@@ -135,11 +136,11 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
             )
         except KeyboardInterrupt:
             progress.stop()
-            sys.stderr.write(
-                f"stopped; {_rounds_on_disk(experiment.run.save_every)}. Go on {_goes_on(folder)}\n"
-                if is_run(folder)
-                else "stopped before the first round; nothing was saved\n"
-            )
+            farewell = "stopped before the first round; nothing was saved"
+            if is_run(folder):
+                saved = _rounds_on_disk(experiment.run.save_every)
+                farewell = f"stopped; {saved}. Go on {_goes_on(folder)}"
+            sys.stderr.write(farewell + "\n")
             return 130
         except Exception as error:
             if is_run(folder) and not isinstance(error, InputError | OSError):
@@ -239,8 +240,13 @@ def _present(
         ends.append(f"report         {page}")
     elif missing:
         ends.append(f"no HTML report: {missing}")
+    # A run of methods behind noise is answered by its curves alone.
     curves = [*curve_lines(results, width_of_terminal())]
-    for line in [*curves, *ends] if curves else answer_lines(results, ends=ends):
+    if curves:
+        printed = [*curves, *ends]
+    else:
+        printed = answer_lines(results, ends=ends)
+    for line in printed:
         say(line)
     return 0
 
@@ -314,7 +320,7 @@ def _report(args: argparse.Namespace) -> int:
 
         for run in runs:
             _mend(run)
-        folder = default_folder(runs) if args.out is None else Path(args.out)
+        folder = optional_path(args.out) or default_folder(runs)
         combine_runs(runs, folder, new_rows=args.new_rows)
     elif args.out is not None or args.new_rows:
         raise InputError(
@@ -365,15 +371,17 @@ def _verify(args: argparse.Namespace) -> int:
     from coterie.study.tables import explain_run, verify
 
     checked = verify(Path(args.folder))
-    for line in explain_run(Path(args.folder)) if args.explain else ():
-        say(line)
+    if args.explain:
+        for line in explain_run(Path(args.folder)):
+            say(line)
     for problem in checked.problems:
         say(problem)
-    say(
-        f"{checked.whole} files are as the run recorded them"
-        + (f"; {len(checked.problems)} are not" if checked.problems else "")
-    )
-    return 2 if checked.problems else 0
+    found = f"{checked.whole} files are as the run recorded them"
+    if not checked.problems:
+        say(found)
+        return 0
+    say(f"{found}; {len(checked.problems)} are not")
+    return 2
 
 
 def _finalise(args: argparse.Namespace) -> int:
@@ -394,12 +402,13 @@ def _finalise(args: argparse.Namespace) -> int:
     results = Results.load(run, args.threshold)
     took_part = args.client in results.names
     method = args.method or _default_method(results, args.client)
-    threshold = _threshold(args, results, method) if took_part else None
-    target = (
-        Path("final") / safe_name(f"{results.title}-{args.client}")
-        if args.out is None
-        else Path(args.out)
-    )
+    # A client outside the run has no validation rows by which a threshold could be chosen.
+    threshold: float | None = None
+    if took_part:
+        threshold = _threshold(args, results, method)
+    target = optional_path(args.out)
+    if target is None:
+        target = Path("final") / safe_name(f"{results.title}-{args.client}")
     final = finalise(
         run,
         target,
@@ -408,28 +417,29 @@ def _finalise(args: argparse.Namespace) -> int:
         threshold=threshold,
         accept_change=args.accept_change,
     )
-    shared = prior_words(target)
     expectation = outside_words(results, method)
     text = outside_card(results.title, method, final.rows, expectation)
     if took_part:
         text = card(
             results, args.client, method, final.rows, threshold, rounds=final.rounds
         )
-    text = f"{text}\n{shared}" if shared else text
+    shared = prior_words(target)
+    if shared:
+        text = f"{text}\n{shared}"
     write_atomically(target / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
     if args.own is not None:
         solve_own(target, Path(args.own), target, client=args.client)
-    except_tuning = (
-        " but those that choose how it is tuned"
-        if results.personal_part(method)
-        else ""
-    )
+    except_tuning = ""
+    if results.personal_part(method):
+        except_tuning = " but those that choose how it is tuned"
     say(
         f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}"
     )
     say(f"what to expect of it: {target / 'card.md'}")
-    better = fit_yourself(results, args.client) if took_part else ""
-    for note in filter(None, [*final.notes, better]):
+    notes = [*final.notes]
+    if took_part:
+        notes.append(fit_yourself(results, args.client))
+    for note in filter(None, notes):
         sys.stderr.write(f"note: {note}\n")
     return 0
 
@@ -454,8 +464,9 @@ def _solve_own(args: argparse.Namespace, folder: Path) -> int:
     from coterie.run.files import safe_name
     from coterie.study.outside import solve_own
 
-    default = folder.with_name(safe_name(f"{folder.name}-{args.client}"))
-    out = default if args.out is None else Path(args.out)
+    out = optional_path(args.out)
+    if out is None:
+        out = folder.with_name(safe_name(f"{folder.name}-{args.client}"))
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} holds something already; choose another --out")
     rows = solve_own(folder, Path(args.own), out, client=args.client)
@@ -492,18 +503,21 @@ def _predict(args: argparse.Namespace) -> int:
             raise InputError(
                 f"{folder} holds one model and its threshold; give a risk, say 0.3"
             )
-        threshold = None if threshold is None else float(threshold_of(threshold))
+        if threshold is not None:
+            threshold = float(threshold_of(threshold))
     else:
         _mend(folder)
         if args.client is None:
             raise InputError(f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
         method = method or _default_method(results, args.client)
+        seed = args.seed
+        if seed is None:
+            seed = results.experiment["run"]["seeds"][0]
+        threshold = None
         if args.client in results.names:
             better = fit_yourself(results, args.client)
-        seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
-        took_part = args.client in results.names
-        threshold = _threshold(args, results, method, seed) if took_part else None
+            threshold = _threshold(args, results, method, seed)
     trust = optional_path(args.trust)
     chosen = {"client": args.client, "method": method, "seed": args.seed}
     prediction = predict(
@@ -515,11 +529,9 @@ def _predict(args: argparse.Namespace) -> int:
         write_output(Path(args.out), table, inputs=[Path(args.file)])
     else:
         sys.stdout.write(table)
-    cut = (
-        f", {prediction.classes[1]} from {prediction.threshold:g} on"
-        if len(prediction.classes) == 2
-        else ""
-    )
+    cut = ""
+    if len(prediction.classes) == 2:
+        cut = f", {prediction.classes[1]} from {prediction.threshold:g} on"
     sys.stderr.write(f"model: {prediction.method} for {prediction.client}{cut}\n")
     for note in filter(None, [*prediction.notes, better]):
         sys.stderr.write(f"note: {note}\n")
@@ -547,7 +559,9 @@ def _check(args: argparse.Namespace) -> int:
 
     tables: dict[str, Any] = {"data": {}}
     override(tables, args)
-    printed, answer, problems = list[str](), dict[str, Any](), tuple[str, ...]()
+    printed: list[str] = []
+    answer: dict[str, Any] = {}
+    problems: tuple[str, ...] = ()
     is_known = args.data in DATASETS and not Path(args.data).exists()
     if is_known and not args.partners:
         raise InputError(
@@ -556,11 +570,9 @@ def _check(args: argparse.Namespace) -> int:
     if not is_known:
         settings = build(Tables, tables["data"], "[data]", named="data")
         checked = check_folder(args.data, tables=settings, split=tables.get("split"))
-        printed, answer, problems = (
-            [*lines(checked), ""],
-            checked.to_json(),
-            checked.problems,
-        )
+        printed = [*lines(checked), ""]
+        answer = checked.to_json()
+        problems = checked.problems
     if args.partners and not problems:
         from coterie.data.registry import load
         from coterie.study.partners import forecast_partners
@@ -568,12 +580,15 @@ def _check(args: argparse.Namespace) -> int:
         forecast = forecast_partners(
             load(args.data, split=tables.get("split"), **tables["data"])
         )
-        printed, answer = (
-            [*printed, *partner_lines(forecast)],
-            {**answer, "partners": forecast.to_json()},
-        )
-    say(json.dumps(answer, indent=1) if args.json else "\n".join(printed).rstrip())
-    return 2 if problems else 0
+        printed += partner_lines(forecast)
+        answer = {**answer, "partners": forecast.to_json()}
+    if args.json:
+        say(json.dumps(answer, indent=1))
+    else:
+        say("\n".join(printed).rstrip())
+    if problems:
+        return 2
+    return 0
 
 
 def _track(args: argparse.Namespace) -> int:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from coterie.base.errors import LONGEST, CoterieError, InputError, shorten, write_crash
+from coterie.base.crash import write_crash
+from coterie.base.errors import LONGEST, CoterieError, InputError, shorten
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
 
@@ -55,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, arguments: Sequence[str] | None) -> int:
     parser = build_parser()
     args = parser.parse_args(arguments, args)
-    args.typed = ["coterie", *(sys.argv[1:] if arguments is None else arguments)]
+    if arguments is None:
+        arguments = sys.argv[1:]
+    args.typed = ["coterie", *arguments]
     if not hasattr(args, "command"):
         parser.print_help()
         return 0

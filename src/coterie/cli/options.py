@@ -57,14 +57,12 @@ class _Parser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(args, namespace)
         for word in unknown:
             flag = word.partition("=")[0]
-            hint = nearest(
-                flag, {a.option_strings[-1] for a in self._actions if a.option_strings}
-            )
-            self.error(
-                f"there is no option {flag}; {hint}"
-                if flag[:1] == "-"
-                else f"{word!r} is one argument too many: name one folder, and separate methods by commas without blanks"
-            )
+            if flag[:1] != "-":
+                self.error(
+                    f"{word!r} is one argument too many: name one folder, and separate methods by commas without blanks"
+                )
+            flags = {a.option_strings[-1] for a in self._actions if a.option_strings}
+            self.error(f"there is no option {flag}; {nearest(flag, flags)}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:

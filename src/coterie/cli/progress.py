@@ -89,9 +89,9 @@ class Progress:
         if event.seconds_left is not None and event.done < event.pairs:
             status += f", {duration(event.seconds_left)} left"
         if self._live is not None:
-            completed = event.done * event.rounds + (
-                0 if event.finished else event.round
-            )
+            completed = event.done * event.rounds
+            if not event.finished:  # the rounds of one that finished are in `done`
+                completed += event.round
             text = f"{_turn(event)}  {event.label}  round {event.round}/{event.rounds}"
             total = max(1, event.pairs * event.rounds)
             self._live.update(
@@ -156,6 +156,6 @@ def _turn(event: Event) -> str:
     """Name the seed that runs, and its fold: `seed 0, fold 3`; the model for new rows is trained on all rows."""
     if event.fold == ALL:
         return f"seed {event.seed}, all rows"
-    return (
-        f"seed {event.seed}, fold {event.fold}" if event.fold else f"seed {event.seed}"
-    )
+    if event.fold:
+        return f"seed {event.seed}, fold {event.fold}"
+    return f"seed {event.seed}"

@@ -293,8 +293,9 @@ def _set_in_list(
 ) -> list[dict[str, Any]]:
     """Such tables once `path`, NAME.KEY, has a value in that of its name; without a path the names, or the tables, themselves."""
     if not path:
-        named = value if isinstance(value, list) else [value]
-        return [_as_table(entry) for entry in named]
+        if not isinstance(value, list):
+            value = [value]
+        return [_as_table(entry) for entry in value]
     name, dot, key = path.rpartition(".")
     if not dot:
         raise InputError(refusal)
@@ -312,7 +313,9 @@ def _set_in_list(
 
 def _as_table(entry: Any) -> dict[str, Any]:
     """The table that a name alone stands for, or the table itself."""
-    return entry if isinstance(entry, dict) else {"name": entry}
+    if isinstance(entry, dict):
+        return entry
+    return {"name": entry}
 
 
 def _value(text: str) -> Any:

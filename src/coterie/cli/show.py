@@ -30,9 +30,12 @@ def fields_of(cls: type[Any]) -> list[Field]:
     explanation_of = explanations(cls)
     rows = []
     for field in dataclasses.fields(cls):
-        factory = field.default_factory
-        default = field.default if factory is dataclasses.MISSING else factory()
-        text = "" if default is dataclasses.MISSING else repr(default)
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        text = ""
+        if default is not dataclasses.MISSING:
+            text = repr(default)
         explanation = explanation_of.get(field.name, "")
         rows.append((field.name, _plain_type(field.type), text, explanation))
     return rows
@@ -44,7 +47,9 @@ def _plain_type(annotation: Any) -> str:
         # Of a file without `from __future__ import annotations`.
         if hasattr(annotation, "__metadata__"):
             annotation = getattr(annotation, "__origin__", annotation)
-        return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+        if isinstance(annotation, type):
+            return annotation.__name__
+        return str(annotation)
     node = ast.parse(annotation, mode="eval").body
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple):
         return annotation
@@ -183,8 +188,10 @@ def show(name: str) -> str:
     described = describe(name)
     lines = [described["text"].rstrip(), ""]
     is_table = described["kind"] in ("data", "table")
-    if described["fields"]:
-        lines.append("options (--set KEY=VALUE)" if is_table else "fields")
+    if described["fields"] and is_table:
+        lines.append("options (--set KEY=VALUE)")
+    elif described["fields"]:
+        lines.append("fields")
     for field in described["fields"]:
         line = field["name"]
         if not is_table:
@@ -282,5 +289,8 @@ def list_data(args: argparse.Namespace) -> int:
 
 def show_one(args: argparse.Namespace) -> int:
     """Print the explanation of what is named."""
-    say(json.dumps(describe(args.name), indent=1) if args.json else show(args.name))
+    if args.json:
+        say(json.dumps(describe(args.name), indent=1))
+    else:
+        say(show(args.name))
     return 0

@@ -306,9 +306,11 @@ def _approve(args: argparse.Namespace) -> int:
             f"(largest_layer = 0); the operator can give {cure}"
         )
     if args.yes is None:
-        unsigned = "" if signed else " --unsigned"
+        flags = f"--yes {approved.hash}"
+        if not signed:
+            flags += " --unsigned"
         _say(
-            f"nothing is approved yet; if you agree, give the same command with --yes {approved.hash}{unsigned}"
+            f"nothing is approved yet; if you agree, give the same command with {flags}"
         )
         return 0
     keep_approval(approved, settings_file, unsigned=args.unsigned)
@@ -428,7 +430,9 @@ def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
     from coterie.sites.settings import SETTINGS_FILE
 
     plan = Path(args.plan)
-    local = None if args.kit is None else Path(args.kit) / "local"
+    local: Path | None = None
+    if args.kit is not None:
+        local = Path(args.kit) / "local"
     if plan.is_dir():
         local = plan / "local"
         plan = plan / "local" / PLAN_FILE
@@ -468,10 +472,9 @@ def _log(args: argparse.Namespace) -> int:
         log = verify_log(path)
         check_index(path)
         kit = Path(args.place)
-        for line in (
-            heads_in_words(path, kit / "local" / SETTINGS_FILE) if kit.is_dir() else ()
-        ):
-            _say(line)
+        if kit.is_dir():
+            for line in heads_in_words(path, kit / "local" / SETTINGS_FILE):
+                _say(line)
         for number, size in log.torn:
             _say(
                 f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart"
@@ -557,11 +560,10 @@ def _revoke(args: argparse.Namespace) -> int:
             f"list {number}, revoked: all certificates of {args.name} are on it: {listed}"
         )
     reads = "reads it at each registration and before each ask, and sends it to the sites when a run begins"
-    _say(
-        f"{copied}: the server {reads}"
-        if copied
-        else f"copy {listed} into local/ of the server's kit, which {reads}"
-    )
+    if copied:
+        _say(f"{copied}: the server {reads}")
+    else:
+        _say(f"copy {listed} into local/ of the server's kit, which {reads}")
     return 0
 
 
@@ -691,7 +693,9 @@ def _settings_of(place: str) -> Any:
 
     _register()
     path = Path(place)
-    return read_settings(path / "local" / SETTINGS_FILE if path.is_dir() else path)
+    if path.is_dir():
+        path = path / "local" / SETTINGS_FILE
+    return read_settings(path)
 
 
 def _register() -> None:

@@ -91,7 +91,7 @@ def pad_and_apply(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
     return function(*padded)[:count].view(shape)
 
 
-def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
+def probabilities(kind: str, outputs: Tensor) -> Tensor:
     """Return class probabilities [rows, C, ...]; for one logit C = 2.
 
     Args:

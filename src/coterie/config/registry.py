@@ -316,6 +316,7 @@ METHODS = Registry(
         "local": "coterie.algorithms.local:Local",
         "centralised": "coterie.algorithms.centralised:Centralised",
         "fixed-effects": "coterie.algorithms.fixed_effects:FixedEffects",
+        "cox": "coterie.algorithms.cox:Cox",
         "partial": "coterie.algorithms.partial:Partial",
         "fedavg": "coterie.algorithms.fedavg:FedAvg",
         "fedprox": "coterie.algorithms.fedprox:FedProx",

@@ -180,6 +180,8 @@ class Method(ABC, Generic[S]):
         needs: what a round needs of clients' updates at once: "sum", each is added as it comes (`federation.average`);
             "coordinates", each over all clients; "pairs" of them; or "all".
         keeps: model vectors that each client keeps from round to round.
+        newcomers: True if clients may join in a later round: one that has not taken part changes nothing for the others.
+        events_per_slope: events that a site must have for each slope of the model before it tells what the method asks; 0: none.
         packages: installed packages beside torch and NumPy that compute numbers of the method; a resumed run compares their versions.
 
     >>> import coterie as ct
@@ -200,6 +202,8 @@ class Method(ABC, Generic[S]):
 
     needs = "all"
     keeps = 0
+    newcomers = False
+    events_per_slope: ClassVar[int] = 0
     packages: ClassVar[Sequence[str]] = ()
 
     @abstractmethod

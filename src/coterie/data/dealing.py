@@ -105,9 +105,11 @@ def _deal_by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
     values = np.array([None if v is None else str(v) for v in read(str(split.column))])
     unnamed = [i for i, value in enumerate(values) if value is None]
     if unnamed and split.unnamed == "refuse":
-        more = f" and {len(unnamed) - 1} more" if len(unnamed) > 1 else ""
+        unnamed_rows = f"row {unnamed[0] + 1}"
+        if len(unnamed) > 1:
+            unnamed_rows += f" and {len(unnamed) - 1} more"
         raise InputError(
-            f"[split] column {split.column!r} is missing in row {unnamed[0] + 1}{more}; say whose row it is, or leave such rows out by "
+            f"[split] column {split.column!r} is missing in {unnamed_rows}; say whose row it is, or leave such rows out by "
             "--unnamed drop"
         )
     named = np.delete(np.arange(len(values)), unnamed)
@@ -220,7 +222,9 @@ def _target_groups(split: Split, labels: ArrayLike, seed: int) -> Dealt:
     if split.count == 40:
         copies = {_copy(name): name for name in lists}
         lists = {**lists, **{copy: lists[name] for copy, name in copies.items()}}
-    validation = {"target": validation_rows} if len(validation_rows) else {}
+    validation = {}
+    if len(validation_rows):
+        validation["target"] = validation_rows
     notes = [
         f"target-groups: clients have {len(lists['target'])} rows each; the target validates on {len(validation_rows)} more"
     ]

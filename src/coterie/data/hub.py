@@ -84,11 +84,9 @@ def from_hub(
     count = len(rows_of_hub.labels)
     if rows is not None and (not SIZE.test(rows) or rows > count):
         raise InputError(f"rows = {rows!r} must lie between 1 and {count}")
-    chosen = (
-        np.arange(count)
-        if rows is None
-        else subset(rows_of_hub.labels, rows, seed=rule.seed_for(seed))
-    )
+    chosen = np.arange(count)
+    if rows is not None:
+        chosen = subset(rows_of_hub.labels, rows, seed=rule.seed_for(seed))
     return split_over(
         lazily(count, lambda: rows_of_hub.read, mark_of(dataset), chosen)
         if lazy

@@ -123,7 +123,9 @@ def _reader(files: list[Path], size: int | None, mode: str) -> Read:
                     f"{arrays[0].shape[0]} x {arrays[0].shape[1]}; give size=... to make all alike"
                 )
         stacked = torch.from_numpy(np.stack(arrays))
-        return stacked.movedim(-1, 1).contiguous() if stacked.ndim == 4 else stacked
+        if stacked.ndim < 4:
+            return stacked
+        return stacked.movedim(-1, 1).contiguous()
 
     return read
 
@@ -134,10 +136,8 @@ def _decode(file: Path, size: int | None, mode: str) -> NDArray[np.uint8]:
     try:
         with Image.open(file) as image:
             shown = image.convert(mode)
-            return np.array(
-                shown
-                if size is None
-                else shown.resize((size, size), Image.Resampling.BILINEAR)
-            )
+            if size is not None:
+                shown = shown.resize((size, size), Image.Resampling.BILINEAR)
+            return np.array(shown)
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{file} cannot be read as an image: {error}") from error

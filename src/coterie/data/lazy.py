@@ -133,7 +133,9 @@ def _open_arrays(opens: Mapping[str, Callable[[], Any]], by_name: bool) -> Read:
 
     def read(numbers: Numbers) -> Inputs:
         tensors = {key: from_array(array[numbers]) for key, array in arrays.items()}
-        return tensors if by_name else tensors["inputs"]
+        if not by_name:
+            return tensors["inputs"]
+        return tensors
 
     return read
 

@@ -189,13 +189,16 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         groups = None
         if name in clients.row_groups:
             groups = clients.row_groups[name]["train"]
-        values = labels.cpu().numpy() if classes is None else classes
+        values = classes
+        if values is None:
+            values = labels.cpu().numpy()
         dealt = deal_folds(values, folds, seed=seed, name=name, groups=groups)
         # Without a fold nothing is tested: no row has that number.
         tested = dealt == (UNTESTED - 1 if fold is None else fold)
         untested = np.flatnonzero(~tested)
-        strata = None if classes is None else classes[untested]
-        whose = None
+        strata = whose = None
+        if classes is not None:
+            strata = classes[untested]
         if groups is not None:
             _, whose = np.unique(groups[untested], return_inverse=True)
         held_out = stratified(
@@ -220,8 +223,10 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
             }
     view = copy(clients)
     for part, lists in parts.items():
-        rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
-        setattr(view, part, rows if any(map(len, lists)) else None)
+        rows: Rows | None = None
+        if any(map(len, lists)):
+            rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
+        setattr(view, part, rows)
     view.test_numbers = MappingProxyType(numbers)
     view.row_groups = MappingProxyType(patients)
     view.row_folds = MappingProxyType(row_folds)

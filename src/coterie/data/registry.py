@@ -96,16 +96,21 @@ def load(
         raise InputError(f"{key} has its own label; drop label = {label!r}")
     data_set: Dataset = DATASETS[key]
     allowed = [option for option in data_set.defaults if option != "split"]
-    settings = options if folder is None else {**options, "folder": folder}
+    settings = {**options}
+    if folder is not None:
+        settings["folder"] = folder
     _check(settings, allowed, key)
     return data_set.build(seed=seed, split=split, **settings)
 
 
 def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
     for option in options:
-        hint = nearest(option, allowed) if allowed else "it has none"
-        if option not in allowed:
-            raise InputError(f"{name} has no option {option!r}; {hint}")
+        if option in allowed:
+            continue
+        hint = "it has none"
+        if allowed:
+            hint = nearest(option, allowed)
+        raise InputError(f"{name} has no option {option!r}; {hint}")
 
 
 def clients_or_maker(clients: Any) -> Clients | Callable[..., Clients]:

@@ -228,7 +228,9 @@ def with_task(clients: Clients, task: str | None) -> Clients:
     floats = clients.train.labels.is_floating_point()
     if task is None:
         is_open = floats and not clients.multi_hot and _all_labels(clients, _is_0_or_1)
-        return clients.with_open_task() if is_open else clients
+        if is_open:
+            return clients.with_open_task()
+        return clients
     if floats != (task == "classification"):
         return clients
     if floats and not _all_labels(clients, _is_whole):

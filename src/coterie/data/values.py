@@ -68,7 +68,10 @@ def as_labels(value: Any, who: str) -> Tensor:
 
 def _tensor(value: Any, who: str) -> Tensor:
     try:
-        tensor = value.detach() if isinstance(value, Tensor) else from_array(value, who)
+        if isinstance(value, Tensor):
+            tensor = value.detach()
+        else:
+            tensor = from_array(value, who)
     except InputError:
         raise
     except (TypeError, ValueError) as error:
@@ -83,7 +86,10 @@ def _tensor(value: Any, who: str) -> Tensor:
 
 def refuse_masks(value: Any, who: str) -> None:
     """Raise `InputError` for masked values of an array, or of a list of arrays."""
-    for part in value if isinstance(value, list | tuple) else (value,):
+    parts = [value]
+    if isinstance(value, list | tuple):
+        parts = [*value]
+    for part in parts:
         if not isinstance(part, np.ma.MaskedArray):
             continue
         masked = int(np.ma.getmaskarray(part).sum())

@@ -68,8 +68,10 @@ def say(folder: str | os.PathLike[str], *, tables: bool = False) -> str:
     from coterie.report.table import render
 
     results = load(folder)
-    tables_lines = [render(results, colour=False).rstrip(), ""] if tables else []
-    return "\n".join([*tables_lines, *answer_lines(results)])
+    lines = answer_lines(results)
+    if tables:
+        lines = [render(results, colour=False).rstrip(), "", *lines]
+    return "\n".join(lines)
 
 
 def save_html(folder: str | os.PathLike[str]) -> Path:

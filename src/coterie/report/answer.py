@@ -37,7 +37,9 @@ def answer_lines(
         head += ["", *terms]
     overall = _wrap_all(story.answer[1:], width)
     remarks = _wrap_all(_remarks(results, story), width)
-    tail = ["", *ends] if ends else []
+    tail: list[str] = []
+    if ends:
+        tail = ["", *ends]
     clients = [
         _client(client.name, client.headline, client.numbers, width)
         for client in story.clients
@@ -53,7 +55,9 @@ def answer_lines(
     hidden = len(clients) - len(shown)
     if hidden:
         body += wrap(f"{count(hidden, 'client')} more in the report.", width)
-    parts = [head, overall, body] if crowded else [head, body, overall]
+    parts = [head, body, overall]
+    if crowded:  # of many clients only some are shown: what holds for all comes first
+        parts = [head, overall, body]
     notes = _notes(results, width, LINES - fixed - len(overall) - len(body))
     return [*_with_gaps([*parts, [*notes, *remarks]]), *tail]
 
@@ -135,7 +139,9 @@ def _notes(results: Results, width: int, room: int) -> list[str]:
         note_lines = wrap(f"note: {printable(note)}", width, "  ")
         notes_left = len(results.notes) - i
         if len(lines) + len(note_lines) + (notes_left > 1) > room:
+            if room <= 0:
+                return []
             remainder = f"{notes_left} more" if lines else f"{notes_left} on the data"
-            return [*lines, f"note: {remainder} in the report"] if room > 0 else []
+            return [*lines, f"note: {remainder} in the report"]
         lines += note_lines
     return lines

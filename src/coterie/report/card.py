@@ -17,6 +17,7 @@ from coterie.report.decisions import (
 )
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
+from coterie.report.hazard_ratios import table_of_ratios
 from coterie.report.outside import outside_words
 from coterie.report.results import Results
 from coterie.report.scores import THRESHOLD
@@ -127,7 +128,8 @@ def _rows(
     weights = {}
     if method == results.baseline:
         whose = results.names[client]
-        rows = {client: rows[client]} if client in rows else rows
+        if client in rows:
+            rows = {client: rows[client]}
     else:
         weights = late_shares(results, client, method)
     exception = ""
@@ -179,6 +181,7 @@ def _expectation(
         for metric, share in shares(results, method, client).items():
             lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
     lines += _decisions(results, client, method)
+    lines += _hazard_ratios(results, method)
     return lines + _beats_constant(results, client, method)
 
 
@@ -186,7 +189,9 @@ def _beats_constant(results: Results, client: str, method: str) -> list[str]:
     """Say where this model is shown to beat a constant prediction, where not, and where rows are too few to tell."""
     compared = results.comparisons
     # A model for all is judged at all clients, one of the client's own only there.
-    sharing = () if results.own_models(method) else results.clients
+    sharing = results.clients
+    if results.own_models(method):
+        sharing = ()
     small, judged, unproven = [], [], []
     for name in sharing or (client,):
         difference = compared.against_constant(method, name)
@@ -205,8 +210,11 @@ def _beats_constant(results: Results, client: str, method: str) -> list[str]:
             f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}.",
         ]
     elif judged:
-        minimum = f" with at least {FEWEST_ROWS} {results.split} rows" if small else ""
-        group = f"every client{minimum}" if sharing else results.names[client]
+        group = results.names[client]
+        if sharing:
+            group = "every client"
+        if sharing and small:
+            group += f" with at least {FEWEST_ROWS} {results.split} rows"
         lines += ["", f"Shown to be better than a constant prediction at {group}."]
     if small:
         group = listing(first_few(small, 8))
@@ -241,6 +249,17 @@ def _decisions(results: Results, client: str, method: str) -> list[str]:
         "",
         f"Treating everybody has a net benefit of {everybody}, treating nobody one of 0 and {missed} missed.",
     ]
+
+
+def _hazard_ratios(results: Results, method: str) -> list[str]:
+    """The hazard ratios of all clients together; none of methods that tell no errors of slopes."""
+    rows = table_of_ratios(results, method)
+    if not rows:
+        return []
+    lines = ["", "Hazard ratios of the comparison's training on all rows:", ""]
+    lines += ["| | per unit | 95 % interval | per standard deviation |"]
+    lines += ["| --- | ---: | ---: | ---: |"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _score_row(

@@ -64,6 +64,11 @@ STRENGTHS: dict[Word, Strength] = {
 }
 
 
+def _metric_of_rows(metric: str) -> str:
+    """The metric of single rows behind one of a summary: squared errors add up over rows, their roots do not."""
+    return "mse" if metric == "rmse" else metric
+
+
 @dataclass(frozen=True)
 class Comparisons:
     """The comparisons of a run. A client None stands for the mean over all clients, which is a family of its own."""
@@ -117,7 +122,9 @@ class Comparisons:
 
     def _among(self, client: str | None, metric: str) -> Sequence[str]:
         """The clients that a comparison is about: the one, or all that are tested and for whom the metric decides."""
-        names = self.results.test_clients if client is None else (client,)
+        names: Sequence[str] = self.results.test_clients
+        if client is not None:
+            names = (client,)
         return [c for c in names if self.decides(c, metric)]
 
     @cache_answers
@@ -177,7 +184,9 @@ class Comparisons:
             of_table = self._gain(method, against, client, metric, seeds)
             if of_table is not None:
                 gains.append(of_table)
-        return combine(gains) if gains else None
+        if not gains:
+            return None
+        return combine(gains)
 
     def _gain(
         self,
@@ -194,29 +203,34 @@ class Comparisons:
         fewest = 1 if self.folds else FEWEST_SEEDS
         if self._repeats(method, client, seeds_of_table) < fewest:
             return None
-        row_metric = "mse" if metric == "rmse" else metric
+        row_metric = _metric_of_rows(metric)
         saved = self.outcomes.gain(method, rival, client, row_metric, seeds_of_table)
-        site_numbers = None
-        if saved is None:
-            site_numbers = self.outcomes.of_site(client, method, rival, row_metric)
+        error = math.inf  # where it cannot be known
         if saved is not None:
             mean_over_rows, row_error, rows = saved
-            error = math.inf if row_error is None else row_error.error
-        elif site_numbers is not None:
+            if row_error is not None:
+                error = row_error.error
+        else:
+            site_numbers = self.outcomes.of_site(client, method, rival, row_metric)
+            if site_numbers is None:
+                return None
             mean_over_rows, rows = site_numbers.gap, site_numbers.tested
             error = site_numbers.error
-        else:
-            return None
         if self.folds:
             # Every row is tested in each seed: the mean over rows is the gain, and seeds add no error of their own.
-            sign = 1 if self.results.higher_is_better(metric) else -1
-            return Gain(sign * mean_over_rows, error, rows, 0.0)
+            return Gain(self._sign(metric) * mean_over_rows, error, rows, 0.0)
         gaps = self._gaps(method, rival, client, metric, seeds_of_table)
         if gaps.size < 2:
             return None
         over = over_seeds(gaps, self._ratio(client, seeds_of_table) or 0.0)
-        between = 0.0 if over is None else over.error
+        between = 0.0
+        if over is not None:
+            between = over.error
         return Gain(float(gaps.mean()), error, rows, between)
+
+    def _sign(self, metric: str) -> int:
+        """By what a difference to a rival is multiplied so that a gain is positive."""
+        return 1 if self.results.higher_is_better(metric) else -1
 
     def _gaps(
         self,
@@ -227,9 +241,9 @@ class Comparisons:
         seeds_of_table: Sequence[int],
     ) -> Vector:
         """The gain over `rival` seed by seed, of the seeds that have both."""
-        sign = 1 if self.results.higher_is_better(metric) else -1
+        sign = self._sign(metric)
         if rival == BOOSTED:  # of which rows are saved, and no summary
-            row_metric = "mse" if metric == "rmse" else metric
+            row_metric = _metric_of_rows(metric)
             return sign * self.outcomes.gaps(
                 method, rival, client, row_metric, seeds_of_table
             )
@@ -316,7 +330,9 @@ class Comparisons:
                 return 0.0
             error = one.error + two.error
             gain = Gain(one.estimate - two.estimate, error, min(one.rows, two.rows))
-        return gain.chance if 0 < gain.error < math.inf else 0.0
+        if not 0 < gain.error < math.inf:
+            return 0.0
+        return gain.chance
 
     @property
     def smallest(self) -> float:
@@ -347,7 +363,9 @@ class Comparisons:
             effects = [smallest_effect(pair, self.smallest) for pair in of_labels]
             return sum(effects) / len(effects)
         counts = self.class_counts(client)
-        return smallest_effect(counts, self.smallest) if counts else self.smallest
+        if not counts:
+            return self.smallest
+        return smallest_effect(counts, self.smallest)
 
     def event_counts(self, client: str) -> tuple[float, float] | None:
         """Test rows of a client without and with an event; None where that is not known."""
@@ -358,7 +376,9 @@ class Comparisons:
         tested = self.outcomes.test_rows(label, client)
         events = self.outcomes.rarest(label, client)
         # A site that has too few events to speak of tells none.
-        return (tested - events, events) if tested and events else None
+        if not (tested and events):
+            return None
+        return tested - events, events
 
     def class_counts(self, client: str) -> Sequence[float]:
         """Test rows of each class at a client; of all clients together where its site withholds them; empty if not known."""
@@ -435,7 +455,9 @@ class Comparisons:
             statement = self._state_mean(method, metric)
         else:
             statement = self.statement(method, client, metric)
-        return "no verdict" if statement is None else STRENGTHS[statement.word]
+        if statement is None:
+            return "no verdict"
+        return STRENGTHS[statement.word]
 
     def _state_mean(self, method: str, metric: str) -> Statement | None:
         """Return the statement about the mean over clients, by its own error: nothing is borrowed for it."""
@@ -513,8 +535,10 @@ class Comparisons:
         )
         if score is None or score.low is None or score.high is None:
             return score
-        # The loss has the bounds of its name: a loss of the user's own has none.
-        name = self.results.metric_name(metric) if metric == "loss" else metric
+        name = metric
+        if metric == "loss":
+            # The loss has the bounds of its name: a loss of the user's own has none.
+            name = self.results.metric_name(metric)
         bounds = {**BOUNDS, "log-loss": (0.0, math.inf)}
         low, high = bounds.get(name, (-math.inf, math.inf))
         return score._replace(low=max(low, score.low), high=min(high, score.high))
@@ -561,8 +585,9 @@ class Comparisons:
                 mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
             return by_client[0][0], mean
         if self.results.of_events:
-            own = self.constant(client) if metric == "loss" else self._unknown
-            return "training rates", own
+            if metric == "loss":
+                return "training rates", self.constant(client)
+            return "training rates", self._unknown
         if not self.results.classification:
             if metric == "loss":
                 return "training mean", self.constant(client)
@@ -655,7 +680,9 @@ class Comparisons:
         if self._has_fixed_test_rows:
             return 0.0
         method = self.results.against or ""
-        names = self.results.clients if client is None else (client,)
+        names: Sequence[str] = self.results.clients
+        if client is not None:
+            names = (client,)
         if all(self.outcomes.same_rows(method, c, seeds) for c in names):
             return 0.0
         n_train = self.results.size(client, "n_train")
@@ -687,7 +714,9 @@ class Comparisons:
         site_numbers = self.outcomes.of_site(client, method, rival, metric)
         if site_numbers is None:
             return None
-        fewest = self.rarest(client) if metric in RANKINGS else site_numbers.tested
+        fewest: float = site_numbers.tested
+        if metric in RANKINGS:  # compare pairs of rows of different classes
+            fewest = self.rarest(client)
         if fewest <= 1:
             return None
         return RowError(site_numbers.error, fewest - 1, site_numbers.p)

@@ -56,7 +56,9 @@ class Decision(NamedTuple):
     def words(self) -> str:
         """`20 %`, or `46 % (the share of cases here)`."""
         text = percent(round(self.threshold, 3))
-        return text if self.named else f"{text} (the share of cases here)"
+        if self.named:
+            return text
+        return f"{text} (the share of cases here)"
 
 
 def decision(results: Results, client: str) -> Decision | None:
@@ -167,7 +169,10 @@ def decision_curve(results: Results, method: str, client: str) -> Vector | None:
             treated = _treated(rows, threshold)
             benefits.append(float(_benefit(rows, treated, threshold).mean()))
         curves.append(benefits)
-    return PER * np.mean(curves, axis=0) if curves else None
+    if not curves:
+        return None
+    per_patient: Vector = np.mean(curves, axis=0)
+    return PER * per_patient
 
 
 def text_of(name: str, value: float) -> str:

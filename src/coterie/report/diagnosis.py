@@ -53,18 +53,23 @@ def diagnose(
     called = risk >= threshold
     hit, miss = int((called & truth).sum()), int((~called & truth).sum())
     alarm, calm = int((called & ~truth).sum()), int((~called & ~truth).sum())
+    brier = math.nan
+    if len(risk):
+        brier = float(((risk - truth) ** 2).mean())
     return Diagnosis(
         _share(hit, hit + miss),
         _share(calm, calm + alarm),
         _share(hit, hit + alarm),
         _share(calm, calm + miss),
         _share(2 * hit, 2 * hit + alarm + miss),
-        float(((risk - truth) ** 2).mean()) if len(risk) else math.nan,
+        brier,
     )
 
 
 def _share(part: int, total: int) -> float:
-    return part / total if total else math.nan
+    if not total:
+        return math.nan
+    return part / total
 
 
 def thresholds(results: Results, method: str, client: str) -> dict[int, float]:
@@ -139,7 +144,9 @@ def call_all_the_same(
         methods = [row["method"] for row in rows if row["cells"][:2] == cells]
         if not methods:
             continue
-        calls, tells = ("calls", "tells") if len(methods) == 1 else ("call", "tell")
+        calls, tells = "call", "tell"
+        if len(methods) == 1:
+            calls, tells = "calls", "tells"
         texts.append(
             f"{listing(methods)} {calls} {who} at {name} {positive}"
             f" (sensitivity {sensitivity}, specificity {specificity}) and so {tells} nobody apart."
@@ -185,4 +192,6 @@ def _without_threshold(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
 
 def _mean(values: list[float]) -> float:
     finite = [v for v in values if math.isfinite(v)]
-    return sum(finite) / len(finite) if finite else math.nan
+    if not finite:
+        return math.nan
+    return sum(finite) / len(finite)

@@ -14,7 +14,7 @@ from coterie.report.history import Curve, Vector
 from coterie.report.operating import GRID, Reliability, Roc, reliability, roc
 from coterie.report.results import Results
 from coterie.report.series import Weights
-from coterie.report.statistics import Difference
+from coterie.report.statistics import Difference, deviation
 from coterie.report.text import printable
 
 DOTS = 12
@@ -52,11 +52,12 @@ def spread_evenly(length: int, most: int) -> list[int]:
 
 
 def _describe_metric(results: Results, metric: str) -> dict[str, Any]:
+    sign = 1 if results.higher_is_better(metric) else -1
     return {
         "key": metric,
         "name": results.metric_name(metric),
         "title": results.metric_title(metric),
-        "sign": 1 if results.higher_is_better(metric) else -1,
+        "sign": sign,
     }
 
 
@@ -95,8 +96,18 @@ def _clients(results: Results, metric: str) -> list[str | None]:
     return shown
 
 
-def _name(results: Results, client: str | None) -> str:
-    return MEAN if client is None else results.names[client]
+def _name(results: Results, client: str | None, mean: str = MEAN) -> str:
+    """A client as people write it; `mean` for the mean over clients, None."""
+    if client is None:
+        return mean
+    return results.names[client]
+
+
+def _mean_of(results: Results, count: int) -> str:
+    """What the mean over `count` of the clients is called."""
+    if 0 < count < len(results.clients):
+        return f"mean of {count}"
+    return MEAN
 
 
 def _points(results: Results, metric: str) -> dict[str, Any]:
@@ -109,8 +120,7 @@ def _points(results: Results, metric: str) -> dict[str, Any]:
             values = results.values(method, client, metric)
             finite = values[np.isfinite(values)]
             means.append(_mean(finite))
-            # One value has no spread: numpy would warn and say NaN.
-            spreads.append(float(finite.std(ddof=1)) if finite.size > 1 else math.nan)
+            spreads.append(deviation(finite))
         rows.append({"mean": _numbers(means), "std": _numbers(spreads)})
     return {
         "clients": [_name(results, c) for c in clients],
@@ -136,7 +146,9 @@ def _constant(
 
 def _mean(finite: Vector) -> float:
     """The mean of values; NaN of none, without numpy's warning."""
-    return float(finite.mean()) if finite.size else math.nan
+    if not finite.size:
+        return math.nan
+    return float(finite.mean())
 
 
 def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
@@ -154,8 +166,8 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
         rows.append(_gap_row(differences))
     # The mean is over the clients for whom the metric decides, if there are any.
     judged = sum(results.comparisons.decides(c, metric) for c in results.clients)
-    mean = f"mean of {judged}" if 0 < judged < len(results.clients) else MEAN
-    names = [mean if c is None else results.names[c] for c in clients]
+    mean = _mean_of(results, judged)
+    names = [_name(results, client, mean) for client in clients]
     return {"clients": names, "rows": rows}
 
 
@@ -169,8 +181,9 @@ def _gap_row(differences: Sequence[Difference | None]) -> dict[str, list[Any]]:
             mean, low, high, words, shown = None, None, None, None, 0
         else:
             mean, low, high = difference.mean, difference.low, difference.high
-            words = difference.words
-            shown = difference.sign if difference.strength == "shown" else 0
+            words, shown = difference.words, 0
+            if difference.strength == "shown":
+                shown = difference.sign
         row["mean"].append(_number(mean))
         row["low"].append(_number(low))
         row["high"].append(_number(high))
@@ -197,16 +210,17 @@ def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
         for method in results.methods:
             with_curve |= results.history.clients_with(method, results.split, metric)
         judged = len(with_curve & set(results.clients))
-        mean = f"mean of {judged}" if judged < len(results.clients) else MEAN
         curves = [_mean_curve(results, m, metric) for m in results.methods]
-        panels.append({"client": mean, "rows": [_curve(c) for c in curves]})
+        rows = [_curve(c) for c in curves]
+        panels.append({"client": _mean_of(results, judged), "rows": rows})
     for client in results.extremes(metric, PANELS):
         curves = [results.curve(m, client, metric) for m in results.methods]
         panels.append(
             {"client": results.names[client], "rows": [_curve(c) for c in curves]}
         )
-    is_drawn = any(any(panel["rows"]) for panel in panels)
-    return panels if is_drawn else []
+    if not any(any(panel["rows"]) for panel in panels):
+        return []
+    return panels
 
 
 def _mean_curve(results: Results, method: str, metric: str) -> Curve | None:
@@ -257,15 +271,18 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
                 "all": _numbers(np.array(everybody)),
             }
         )
-    primary = results.primary
-    shown = 0 if primary is None else results.methods.index(primary)
+    shown = 0
+    if results.primary is not None:
+        shown = results.methods.index(results.primary)
     risks = _numbers(CURVE)
     return {"grid": _numbers(GRID), "risks": risks, "clients": panels, "first": shown}
 
 
 def _benefit(results: Results, method: str, client: str) -> list[float | None] | None:
     curve = decision_curve(results, method, client)
-    return None if curve is None else _numbers(np.round(curve, 3))
+    if curve is None:
+        return None
+    return _numbers(np.round(curve, 3))
 
 
 def _columns(

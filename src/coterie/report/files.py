@@ -89,7 +89,9 @@ def read_combination(
     """Names of the runs of which a combination was made, none for one run; and the seeds of each table whose rows were tested."""
     keys = {"run": str, "table": int, "seeds": list}
     if not (folder / RUNS).is_file():
-        return (), (tuple(seeds),) if seeds else ()
+        if not seeds:
+            return (), ()
+        return (), (tuple(seeds),)
     runs = json_rows(folder / RUNS, keys)
     table_of = {seed: run["table"] for run in runs for seed in run["seeds"]}
     by_table: dict[int, list[int]] = {}
@@ -101,7 +103,9 @@ def read_combination(
 
 def number_or_nan(text: str) -> float:
     """A number; NaN for an empty field, where a metric is undefined."""
-    return math.nan if text in ("", "null", "None") else float(text)
+    if text in ("", "null", "None"):
+        return math.nan
+    return float(text)
 
 
 def csv_columns(path: Path, columns: Columns) -> list[list[Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.report.history import Vector
 from coterie.report.results import Results
+from coterie.report.statistics import deviation
 from coterie.report.text import MISSING, number, printable
 
 BUDGET = "budget"
@@ -41,8 +42,10 @@ class Cell(NamedTuple):
         """The cell in words: `.927 ± .012`."""
         if self.note is not None:
             return self.note
-        spread = f" ± {number(self.std, self.size)}" if math.isfinite(self.std) else ""
-        return number(self.mean, self.size) + spread
+        text = number(self.mean, self.size)
+        if math.isfinite(self.std):
+            text += f" ± {number(self.std, self.size)}"
+        return text
 
 
 class Grid(NamedTuple):
@@ -78,14 +81,17 @@ def grid(
     cost: bool = False,
 ) -> Grid:
     """The table of one metric: `clients` (default: all), then rows about all of them; methods, then the baseline."""
-    shown = results.clients if clients is None else clients
+    shown = results.clients
+    if clients is not None:
+        shown = tuple(clients)
     heading, scores = results.comparisons.trivial(None, metric)
     has_constant = bool(np.isfinite(scores).any())
     labels = [results.names[c] for c in shown]
     cells = [client_row(results, c, metric, has_constant) for c in shown]
     summary = len(labels)
     if len(results.clients) > 1:
-        labels.append("mean of all" if len(shown) < len(results.clients) else "mean")
+        all_are_shown = len(shown) == len(results.clients)
+        labels.append("mean" if all_are_shown else "mean of all")
         cells.append(client_row(results, None, metric, has_constant))
     if len(results.clients) > MANY:
         for label, row in _standing(results, metric):
@@ -112,8 +118,9 @@ def client_row(
     cells = [_cell(results, m, client, metric) for m in results.methods]
     choices = [c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
     size = results.magnitude.get(metric)
-    # Among fewer than two there is no best one.
-    top = number(best_of(choices), size) if len(choices) > 1 else None
+    top: str | None = None
+    if len(choices) > 1:  # among fewer there is no best one
+        top = number(best_of(choices), size)
     marked = []
     for cell in cells:
         # Cells that print as the best one share its mark.
@@ -141,8 +148,7 @@ def _spread(values: Vector, *, quiet: bool) -> Cell:
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Cell(quiet=quiet)
-    spread = float(finite.std(ddof=1)) if finite.size > 1 else math.nan
-    return Cell(float(finite.mean()), spread, quiet=quiet)
+    return Cell(float(finite.mean()), deviation(finite), quiet=quiet)
 
 
 def _standing(results: Results, metric: str) -> list[tuple[str, tuple[Cell, ...]]]:
@@ -181,12 +187,17 @@ def budget(results: Results) -> tuple[Cell, ...]:
     cells = []
     for method in results.methods:
         share = results.cost(method) / unit
-        cells.append(Cell(note=f"× {share:.2f}" if math.isfinite(share) else MISSING))
+        text = MISSING
+        if math.isfinite(share):
+            text = f"× {share:.2f}"
+        cells.append(Cell(note=text))
     return tuple(cells)
 
 
 def _title(results: Results, metric: str) -> str:
     direction = "higher" if results.higher_is_better(metric) else "lower"
     seeds = len(results.seeds)
-    repeats = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
+    repeats = "one seed"
+    if seeds > 1:
+        repeats = f"mean ± std over {seeds} seeds"
     return f"{results.metric_title(metric)} on {results.split} rows ({direction} is better; {repeats})"

@@ -97,7 +97,9 @@ def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
         drawn = expected + scale * np.tensordot(signs, noise, axes=1)
         as_strong += _strongest(drawn)[1] >= strength
     p = (1 + as_strong) / (1 + DRAWS)
-    return cut if p <= STRONGEST_BY_CHANCE else None
+    if p > STRONGEST_BY_CHANCE:
+        return None
+    return cut
 
 
 def _strongest(weights: Vector) -> tuple[Cut, float]:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import explain_imports, few_collections
+from coterie.base.errors import explain_imports
 from coterie.base.files import write_atomically
+from coterie.base.system import few_collections
 from coterie.report import figures, words
 from coterie.report.contributions import (
     Contribution,
@@ -27,6 +28,7 @@ from coterie.report.files import Columns, csv_columns
 from coterie.report.followup import groups_of, horizon_of
 from coterie.report.forecasts import Forecast, forecasts
 from coterie.report.grids import budget, grid
+from coterie.report.hazard_ratios import table_of_ratios
 from coterie.report.history import Vector
 from coterie.report.outside import first_outside_words
 from coterie.report.pictures import (
@@ -149,6 +151,9 @@ def _context(results: Results) -> dict[str, Any]:
     standing = []
     if len(results.clients) > len(story.clients):
         standing = _standing(results, story.verdicts)
+    horizon = ""
+    if results.of_events:
+        horizon = horizon_of(results)
     measured = contributions(results)
     pooled = [m for m in results.references if results.algorithms[m] == "centralised"]
     return {
@@ -166,7 +171,8 @@ def _context(results: Results) -> dict[str, Any]:
         "network": drawn,
         "tests": tests,
         "followed": _followed(results, story),
-        "horizon": horizon_of(results) if results.of_events else "",
+        "horizon": horizon,
+        "hazard_ratios": _hazard_ratios(results),
         "threshold_named": results.decision_threshold is not None,
         "threshold": threshold,
         "constants": {c: words.constant(results, c) for c in forests},
@@ -249,8 +255,20 @@ def _followed(results: Results, story: Story) -> list[dict[str, Any]]:
     return shown
 
 
+def _hazard_ratios(results: Results) -> list[dict[str, Any]]:
+    """The table of each method that tells hazard ratios; empty for others."""
+    tables = []
+    for method in results.methods:
+        rows = table_of_ratios(results, method)
+        if rows:
+            tables.append({"method": printable(method), "rows": rows})
+    return tables
+
+
 def _percent_or_none(share: float) -> str:
-    return f"{100 * share:.0f} %" if math.isfinite(share) else number(None)
+    if not math.isfinite(share):
+        return number(None)
+    return f"{100 * share:.0f} %"
 
 
 def _describe_forecast(results: Results, forecast: Forecast) -> dict[str, Any]:
@@ -302,10 +320,11 @@ def _table(results: Results, metric: str) -> dict[str, Any]:
         rows.append({"label": label, "cells": cells, "summary": i >= table.summary})
     extra = len(table.columns) - len(results.methods)
     quiet = [m in results.references for m in results.methods] + [True] * extra
+    better = "higher" if results.higher_is_better(metric) else "lower"
     return {
         "metric": metric,
         "name": results.metric_title(metric),
-        "better": "higher" if results.higher_is_better(metric) else "lower",
+        "better": better,
         "columns": list(zip(table.columns, quiet, strict=True)),
         "rows": rows,
     }
@@ -318,15 +337,22 @@ def _costs(results: Results) -> list[dict[str, Any]]:
     entries = []
     for method, multiple in zip(results.methods, budget(results), strict=True):
         cost = results.cost(method)
-        is_known = math.isfinite(cost)
+        multiple_text = gradients = number(None)
+        bar: float = 0
+        if results.cost_unit:
+            multiple_text = multiple.text
+        if math.isfinite(cost):
+            gradients = f"{cost:,.0f}"
+            if most > 0:
+                bar = round(100 * cost / most, 1)
         entries.append(
             {
                 "method": printable(method),
                 "algorithm": printable(results.algorithms[method]),
                 "models": _models_of(results, method),
-                "multiple": multiple.text if results.cost_unit else number(None),
-                "gradients": f"{cost:,.0f}" if is_known else number(None),
-                "bar": round(100 * cost / most, 1) if is_known and most > 0 else 0,
+                "multiple": multiple_text,
+                "gradients": gradients,
+                "bar": bar,
                 "seconds": _seconds(results.seconds.get(method), digits=1),
                 "own": _seconds(results.own_seconds.get(method), digits=2),
             }
@@ -342,7 +368,9 @@ def _models_of(results: Results, method: str) -> str:
         own_models |= {bool(row.get("own_model")) for row in by_seed.values()}
     if len(own_models) > 1:
         return "both"
-    return "one per client" if True in own_models else "one for all"
+    if True in own_models:
+        return "one per client"
+    return "one for all"
 
 
 def _seconds(values: Vector | None, digits: int) -> str:

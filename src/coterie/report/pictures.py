@@ -162,6 +162,8 @@ def _text(
 
 
 def _whole(width: float, height: float, parts: list[str], label: str = "") -> str:
-    role = f' role="img" aria-label="{escape(label)}"' if label else ""
+    role = ""
+    if label:
+        role = f' role="img" aria-label="{escape(label)}"'
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT}{role}>{"".join(parts)}</svg>'

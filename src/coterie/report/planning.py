@@ -65,7 +65,9 @@ def plan_rows(results: Results, client: str, further: Sequence[int] = ()) -> Pla
     """
     today, compared = verdict(results, client), results.comparisons
     if today.method is None or today.together:
-        why = "it has too few rows of its own" if today.together else today.reason
+        why = today.reason
+        if today.together:
+            why = "it has too few rows of its own"
         raise InputError(f"nothing can be planned for {client}: {why}")
     evidence = compared.evidence(today.method, compared.gain_metric)
     judged = {c: pair for c, pair in evidence.items() if not compared.small(c)}

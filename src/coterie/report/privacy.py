@@ -69,9 +69,9 @@ class Curve(NamedTuple):
             return TOO_FEW
         smallest, largest = self.smallest, self.points[0].epsilon
         if smallest is None:
-            return "joining is not shown to pay" + (
-                "" if math.isinf(largest) else f" at epsilon {largest:g}"
-            )
+            if math.isinf(largest):
+                return "joining is not shown to pay"
+            return f"joining is not shown to pay at epsilon {largest:g}"
         if math.isinf(smallest):
             return "pays, but at no tried epsilon"
         return f"pays down to epsilon {smallest:g}"
@@ -133,7 +133,9 @@ def curve_lines(results: Results, width: int) -> Iterator[str]:
 
 def _delta(results: Results) -> float:
     settings = results.experiment.get("privacy")
-    return float(settings["delta"]) if isinstance(settings, dict) else math.nan
+    if not isinstance(settings, dict):
+        return math.nan
+    return float(settings["delta"])
 
 
 def curves_as_json(results: Results) -> list[dict[str, Any]]:
@@ -142,9 +144,9 @@ def curves_as_json(results: Results) -> list[dict[str, Any]]:
     for curve in privacy_curves(results):
         for point in curve.points:
             row = {"client": curve.client, "method": curve.method, **point._asdict()}
-            row["epsilon"] = (
-                "inf" if math.isinf(point.epsilon) else float(point.epsilon)
-            )
+            row["epsilon"] = float(point.epsilon)
+            if math.isinf(point.epsilon):
+                row["epsilon"] = "inf"
             row["answer"] = curve.answer
             rows.append(row)
     return rows

@@ -44,7 +44,9 @@ class Results(Scores):
             text = f"{abs(value):.{digits}f}".replace("0.", ".", 1)
         else:
             text = short_number(abs(value))
-        return f"−{text}" if value < 0 and not is_zero(text) else text
+        if value < 0 and not is_zero(text):
+            return f"−{text}"
+        return text
 
     # Comparison
 
@@ -122,7 +124,9 @@ class Results(Scores):
         if gains:
             return gains
         value = sign * self.mean(baseline, client, metric)
-        return [value] if math.isfinite(value) else []
+        if not math.isfinite(value):
+            return []
+        return [value]
 
     # Over rounds
 
@@ -164,8 +168,10 @@ class Results(Scores):
     def failures(self) -> list[str]:
         """A sentence per method, seed and client that failed in an ask, with the last reason."""
         path = self.folder / "failures.json"
+        if not path.is_file():
+            return []
         keys = {"client": str, "method": str, "seed": int, "last": str}
-        rows = json_rows(path, keys) if path.is_file() else []
+        rows = json_rows(path, keys)
         return [
             f"{row['client']} failed under {row['method']}, seed {row['seed']}; last in {row['last']}"
             for row in rows
@@ -181,4 +187,6 @@ class Results(Scores):
         """The seconds that the methods themselves took, outside of asks; empty for runs that did not tell them apart."""
         with (self.folder / "timing.csv").open(encoding="utf-8") as file:
             recorded = "own" in file.readline().strip().split(",")
-        return clock_of(self.folder, "own", self.methods) if recorded else {}
+        if not recorded:
+            return {}
+        return clock_of(self.folder, "own", self.methods)

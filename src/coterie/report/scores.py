@@ -122,7 +122,9 @@ class Scores:
         if threshold is None:
             threshold = report.get("threshold", PREVALENCE)
         threshold = threshold_of(threshold)
-        named = threshold if isinstance(threshold, float) else None
+        named: float | None = None
+        if isinstance(threshold, float):
+            named = threshold
         if smallest is None:
             smallest = report.get("smallest", SMALLEST)
         notes = read_json(folder / "notes.json", list)
@@ -134,6 +136,8 @@ class Scores:
         twins = set(itertools.chain(*coincide.values()))
         seeds = sorted({row["seed"] for row in rows})
         runs, tables = read_combination(folder, seeds)
+        # Decisions are judged at the prevalence, but rows are called positive from .5 on.
+        called_from = THRESHOLD if threshold == PREVALENCE else threshold
         return cls(
             folder=folder,
             methods=tuple(m for m in ordered if m not in twins),
@@ -147,7 +151,7 @@ class Scores:
             environment=environment,
             notes=tuple(map(str, notes)),
             cells=_cells_of(over_folds(rows), paired_rows(folder)),
-            threshold=THRESHOLD if threshold == PREVALENCE else threshold,
+            threshold=called_from,
             decision_threshold=named,
             smallest=smallest_of(smallest),
         )
@@ -193,7 +197,9 @@ class Scores:
     def personal_part(self, method: str) -> str | None:
         """Return which part of this method's model is tuned at each client afterwards, if any."""
         tuning = _entries(self.experiment).get(method, {}).get("personalise")
-        return str(tuning.get("part")) if isinstance(tuning, dict) else None
+        if not isinstance(tuning, dict):
+            return None
+        return str(tuning.get("part"))
 
     def recalibrates(self, method: str) -> bool:
         """Return True if the bias of this method is tuned at each client afterwards."""
@@ -277,8 +283,8 @@ class Scores:
         data = _table(self.experiment, "data")
         name = str(data.get("name") or "")
         if not name:
-            folder = data.get("folder")
-            name = Path(str(folder)).name if folder else self.folder.name
+            folder = data.get("folder") or self.folder
+            name = Path(str(folder)).name
         if name.startswith(OBJECT) and name.count(":") > 1:
             # An object of a program: its name stands between the mark and its hash.
             return name.split(":")[1]
@@ -287,7 +293,9 @@ class Scores:
     @cached_property
     def _recipes(self) -> dict[str, dict[str, Any]]:
         path = self.folder / "preprocess.json"
-        return read_json(path, dict) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        return read_json(path, dict)
 
     def label(self, seed: int | None = None) -> dict[str, Any]:
         """Return the label in the recipe of a seed (None: the first); empty if rows are not those of tables."""
@@ -301,10 +309,19 @@ class Scores:
         recipe = next(iter(self._recipes.values()), {})
         return tuple(map(str, recipe.get("features", ())))
 
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Return the recipe of each column of the inputs; empty if rows are not those of tables."""
+        recipe = next(iter(self._recipes.values()), {})
+        columns: list[dict[str, Any]] = recipe.get("columns", [])
+        return columns
+
     @cached_property
     def predicts(self) -> str:
         """Return the words for the label: `num > 0, 1 = disease`; empty if the run does not say."""
-        return printable(label_in_words(self.label())) if self.label() else ""
+        if not self.label():
+            return ""
+        return printable(label_in_words(self.label()))
 
     @property
     def positive(self) -> str:
@@ -384,7 +401,9 @@ class Scores:
 
     @cache_answers
     def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
-        clients = self.test_clients if split == self.split else self.clients
+        clients = self.clients
+        if split == self.split:
+            clients = self.test_clients
         table = np.stack([self._vector(method, c, metric, split) for c in clients])
         finite = np.isfinite(table)
         # A seed in which nobody has a value divides 0 by 0: NaN, as meant.
@@ -505,7 +524,9 @@ def _finite(value: object) -> TypeGuard[float]:
 
 def _mean(values: Vector) -> float:
     finite = values[np.isfinite(values)]
-    return float(finite.sum() / finite.size) if finite.size else math.nan
+    if not finite.size:
+        return math.nan
+    return float(finite.sum() / finite.size)
 
 
 def _cells_of(
@@ -522,7 +543,9 @@ def _cells_of(
 def _table(experiment: dict[str, Any], name: str) -> dict[str, Any]:
     """A table of an experiment; empty where the file has none, or something else of this name."""
     table = experiment.get(name)
-    return table if isinstance(table, dict) else {}
+    if not isinstance(table, dict):
+        return {}
+    return table
 
 
 def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -29,6 +29,13 @@ Strength = Literal["shown", "probable", "safe", "open", "no verdict"]
 Vector = NDArray[np.float64]
 
 
+def deviation(finite: Vector) -> float:
+    """The standard deviation of finite values over all but one of their number; NaN of fewer than two, without numpy's warning."""
+    if finite.size < 2:
+        return math.nan
+    return float(finite.std(ddof=1))
+
+
 class Difference(NamedTuple):
     """The mean over seeds of `a - b`.
 

@@ -46,16 +46,20 @@ def render(
     """
     from rich.console import Console
 
-    colour = _terminal() if colour is None else colour
+    if colour is None:
+        colour = _terminal()
     width = _columns(width)
     if metric is not None and metric not in results.metrics:
         raise InputError(
             f"no metric {metric!r}; there is {listing(results.metrics)}. A run measures others that it is asked for: "
             f"settings=ct.StudySettings(metrics=[{metric!r}]), or --metrics {metric}"
         )
-    metrics = (metric,) if metric else results.metrics
-    crowded = metrics and len(results.clients) > MANY
-    clients = results.extremes(metrics[0], SHOWN) if crowded else results.clients
+    metrics = results.metrics
+    if metric:
+        metrics = (metric,)
+    clients = results.clients
+    if metrics and len(clients) > MANY:
+        clients = results.extremes(metrics[0], SHOWN)
     written = io.StringIO()
     console = Console(
         file=written,
@@ -67,11 +71,9 @@ def render(
         markup=False,
         emoji=False,
     )
-    shown = _fit_width(
-        [grid(results, m, clients, cost=n == 0) for n, m in enumerate(metrics)],
-        width,
-        colour,
-    )
+    # The costs of methods stand below the first table alone.
+    grids = [grid(results, m, clients, cost=n == 0) for n, m in enumerate(metrics)]
+    shown = _fit_width(grids, width, colour)
     for part, table in shown:
         console.print("\n".join(wrap(part.title, width)), style="bold")
         console.print(table)
@@ -136,9 +138,11 @@ def _table(shown: Grid, colour: bool, tight: bool = False) -> Table:
     from rich.box import Box
     from rich.table import Table
 
-    gap = 1 if colour else 2  # a box has a column of its own between two others
+    box, gap = None, 2
+    if colour:
+        box, gap = Box(RULES), 1  # a box has a column of its own between two others
     table = Table(
-        box=Box(RULES) if colour else None,
+        box=box,
         show_edge=False,
         pad_edge=False,
         padding=(0, 0, 0, gap),
@@ -179,8 +183,12 @@ def _column(
     room = width - mark_width
     lines = []
     for word in words:
-        # Only a word that needs it takes the room of the marks.
-        flush_right = _right(word, room if _width(word) <= room else width)
+        room_of_word = room
+        if _width(word) > room:
+            room_of_word = (
+                width  # only a word that needs it takes the room of the marks
+            )
+        flush_right = _right(word, room_of_word)
         lines.append(f"{flush_right:<{width}}")
     texts = []
     for number, mark, cell in zip(numbers, marks, cells, strict=True):
@@ -196,13 +204,18 @@ def _column(
 def _marks(cell: Cell, colour: bool) -> str:
     if colour:
         return {1: "▲", -1: "▼"}.get(cell.mark, "")
-    return ("*" if cell.best else "") + {1: "+", -1: "!"}.get(cell.mark, "")
+    mark = {1: "+", -1: "!"}.get(cell.mark, "")
+    if cell.best:
+        return f"*{mark}"
+    return mark
 
 
 def _style(cell: Cell) -> str:
     if cell.best:
         return "bold"
-    return "dim" if cell.quiet else ""
+    if cell.quiet:
+        return "dim"
+    return ""
 
 
 def _shorten(name: str, most: int) -> str:
@@ -258,7 +271,9 @@ def _legend(
 
 
 def _legend_of_marks(results: Results, colour: bool) -> str:
-    best, worse, better = ("bold: best", "▼", "▲") if colour else ("* best", "!", "+")
+    best, worse, better = "* best", "!", "+"
+    if colour:
+        best, worse, better = "bold: best", "▼", "▲"
     if results.references:
         best += f" ({listing(results.references)} left out)"
     parts = [best]

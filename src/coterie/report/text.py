@@ -78,7 +78,8 @@ def with_sign(value: float | None, size: float | None = None) -> str:
     text = number(abs(value), size)
     if is_zero(text):
         return text
-    return ("+" if value > 0 else "−") + text
+    sign = "+" if value > 0 else "−"
+    return sign + text
 
 
 def short_number(value: float) -> str:
@@ -113,7 +114,9 @@ def describe_gain(low: float, high: float, bound: float) -> str:
         return "no effect is shown, and any is too small to matter"
     else:
         return "a gain is not shown"
-    return f"{shown}, too small to matter" if is_small else shown
+    if is_small:
+        return f"{shown}, too small to matter"
+    return shown
 
 
 def chance(probability: float | None) -> str:
@@ -126,7 +129,9 @@ def chance(probability: float | None) -> str:
         return MISSING
     if probability < 0.95:
         return f"{min(9, math.floor(10 * probability + 1e-9))} in 10"
-    return "over 99 %" if probability > 0.995 else f"{100 * probability:.0f} %"
+    if probability > 0.995:  # would be rounded to certainty
+        return "over 99 %"
+    return f"{100 * probability:.0f} %"
 
 
 def percent(share: float) -> str:
@@ -139,7 +144,8 @@ def percent(share: float) -> str:
     is_whole = abs(value - round(value)) < 0.05
     # Nearly none and nearly all keep a decimal: they are neither 0 nor 100 %.
     is_extreme = value not in (0, 100) and not 0.5 <= value <= 99.5
-    text = f"{value:.0f}" if is_whole and not is_extreme else f"{value:.1f}"
+    digits = 0 if is_whole and not is_extreme else 1
+    text = f"{value:.{digits}f}"
     if value not in (0, 100) and float(text) in (0, 100):
         text = f"{value:.2f}"
     return without_zero(text) + " %"
@@ -151,7 +157,9 @@ def whole_percent(share: float) -> str:
     >>> whole_percent(0.376), whole_percent(0.004)
     ('38 %', 'less than 1 %')
     """
-    return f"{share * 100:.0f} %" if share >= 0.01 else "less than 1 %"
+    if share < 0.01:
+        return "less than 1 %"
+    return f"{share * 100:.0f} %"
 
 
 def listing(words: Sequence[str]) -> str:
@@ -212,8 +220,9 @@ def display_names(names: Iterable[str]) -> dict[str, str]:
     """
     shown = {}
     for name in names:
-        is_plain = _WORDS.fullmatch(name) and len(name) > 2
-        shown[name] = _capitals(name) if is_plain else printable(name)
+        shown[name] = printable(name)
+        if _WORDS.fullmatch(name) and len(name) > 2:
+            shown[name] = _capitals(name)
     counts = Counter(shown.values())
     for name, nice in shown.items():
         if counts[nice] > 1:
@@ -243,8 +252,12 @@ def label_in_words(label: dict[str, Any]) -> str:
     if label.get("meaning"):
         what += f" ({label['meaning']})"
     if label.get("task") == "time to event":
-        unit = f" {label['unit']}" if label.get("unit") else ""
-        return f"the time ({label['time']}) until {what}; survival is judged at {label['horizon']:.3g}{unit}"
+        horizon = f"{label['horizon']:.3g}"
+        if label.get("unit"):
+            horizon += f" {label['unit']}"
+        return (
+            f"the time ({label['time']}) until {what}; survival is judged at {horizon}"
+        )
     if label.get("task") == "counts":
         return f"the count {what} per {label['exposure']}"
     classes = [str(c) for c in label.get("classes") or []]
@@ -252,7 +265,9 @@ def label_in_words(label: dict[str, Any]) -> str:
         positive = classes[1]
         if is_number(positive):  # "1 = 1" says nothing, and "1 = 2" what is not so
             return f"{what} = {positive}"
-        return what if positive == column else f"{what}, 1 = {positive}"
+        if positive == column:  # the class has the name of the cut
+            return what
+        return f"{what}, 1 = {positive}"
     if classes:
         return f"{what}, {len(classes)} classes: {', '.join(first_few(classes, 5))}"
     if label.get("unit"):

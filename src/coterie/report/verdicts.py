@@ -88,8 +88,9 @@ class Verdict(NamedTuple):
         return f"<verdict: {self}>"
 
     def __str__(self) -> str:
-        method = "" if self.method is None else f" ({self.method})"
-        return f"{self.kind}{method}: {self.reason}"
+        if self.method is None:
+            return f"{self.kind}: {self.reason}"
+        return f"{self.kind} ({self.method}): {self.reason}"
 
     def _repr_html_(self) -> str:
         kind, _, reason = str(self).partition(": ")
@@ -217,7 +218,12 @@ def may_speak_instead(place: int, chance: float) -> bool:
 
 def _verdict(results: Results, client: str, judged: Judgement) -> Verdict:
     compared, statement = results.comparisons, judged.alone
-    boosted = judged.boosted
+    small_clients_together = 0
+    if compared.small(client):
+        small_clients_together = len(compared.group)
+    word_over_boosted: Kind | None = None
+    if judged.boosted is not None:
+        word_over_boosted = judged.boosted.word
     unexplained = Verdict(
         judged.kind,
         "",
@@ -229,11 +235,11 @@ def _verdict(results: Results, client: str, judged: Judgement) -> Verdict:
         statement.own,
         statement.smallest,
         _further_rows(results, client, judged),
-        len(compared.group) if compared.small(client) else 0,
+        small_clients_together,
         _partners(results, client, judged.method),
         results.recalibrates(judged.method),
         beats_constant(results, client, judged.method),
-        None if boosted is None else boosted.word,
+        word_over_boosted,
     )
     clauses = [
         _against_linear(results, client, judged),
@@ -249,6 +255,7 @@ def _further_rows(results: Results, client: str, judged: Judgement) -> int | Non
     compared, statement = results.comparisons, judged.alone
     if judged.kind not in (*JOINS, "undecided") or compared.small(client):
         return None
+    # The word is the weaker one of those over the own linear model and over boosted trees.
     rival = BOOSTED if judged.kind != judged.linear else ""
     evidence = compared.evidence(judged.method, compared.gain_metric, rival)
     gain, posterior = evidence[client]
@@ -395,7 +402,9 @@ def _kind_of_cases(results: Results) -> str:
 def _side(results: Results, gain: float, smallest: float) -> str:
     """`.02 worse` or `.05 better`."""
     size = results.gain_text(abs(gain), smallest)
-    return f"{size} {'better' if gain > 0 else 'worse'}"
+    if gain > 0:
+        return f"{size} better"
+    return f"{size} worse"
 
 
 def fit_yourself(results: Results, client: str) -> str:
@@ -414,7 +423,9 @@ def recommend(results: Results, client: str) -> str:
     judged, baseline = verdict(results, client), results.baseline
     if judged.joins and judged.method is not None:
         return judged.method
-    return results.methods[0] if baseline is None else baseline
+    if baseline is None:
+        return results.methods[0]
+    return baseline
 
 
 def _partners(

@@ -60,6 +60,7 @@ GISTS = {
     "meritfed": "a model for each client, which learns with those whose rows lower its own loss",
     "partial": "a model for each client, drawn towards those of the others as far as they are alike",
     "fixed-effects": "one model for all, in which each client keeps its own base risk",
+    "cox": "one model for all with hazard ratios, in which each client keeps its own baseline hazard",
 }
 """Methods by name, for readers who have not heard of them."""
 GROUPS: dict[Kind, str] = {
@@ -163,9 +164,11 @@ def facts(results: Results) -> list[str]:
 
 def headline(results: Results, verdict: Verdict) -> str:
     """A verdict in one sentence: `Join with Hungary (98 %): meritfed lowers the log-loss by about .03 (95 %: .01 to .05).`"""
+    told = badge(results, verdict)
     likely = _likelihood(verdict)
-    chance_of_it = f" ({likely})" if likely else ""
-    return f"{badge(results, verdict)}{chance_of_it}: {verdict.reason}."
+    if likely:
+        told += f" ({likely})"
+    return f"{told}: {verdict.reason}."
 
 
 def _about_small(verdicts: Mapping[str, Verdict]) -> str:
@@ -191,7 +194,9 @@ def _likelihood(verdict: Verdict) -> str:
     if verdict.probability is None:
         return ""
     likely = chance(verdict.probability)
-    return f"a gain: {likely}" if verdict.kind in ("undecided", "mixed") else likely
+    if verdict.kind in ("undecided", "mixed"):
+        return f"a gain: {likely}"
+    return likely
 
 
 def badge(results: Results, verdict: Verdict) -> str:
@@ -245,7 +250,9 @@ def _numbers(
 
 def _mean(results: Results, method: str, client: str) -> float:
     value = results.mean(method, client, "loss")
-    return value if math.isfinite(value) else math.inf
+    if not math.isfinite(value):
+        return math.inf
+    return value
 
 
 def numbers(
@@ -275,7 +282,9 @@ def takes(
     shares = late_shares(results, client, method)
     weights = {c: s for c, s in shares.items() if c != client}
     total = sum(shares.values())
-    friends = grouping.friends(client) if grouping else ()
+    friends: Sequence[str] = ()
+    if grouping:
+        friends = grouping.friends(client)
     if not weights or total <= 0 or (len(weights) >= MANY and not friends):
         return ""
     givers = sorted(friends, key=lambda c: -weights[c])
@@ -292,8 +301,10 @@ def label(results: Results, method: str) -> str:
     words = PLAIN_WORDS.get(results.algorithms[method])
     if words is None:
         return name
-    tuned = ", recalibrated" if results.recalibrates(method) else ""
-    return f"{words.capitalize()}{tuned} ({name})"
+    in_words = words.capitalize()
+    if results.recalibrates(method):
+        in_words += ", recalibrated"
+    return f"{in_words} ({name})"
 
 
 def gists(results: Results, verdicts: Mapping[str, Verdict]) -> dict[str, str]:
@@ -318,19 +329,19 @@ def constant(results: Results, client: str) -> str:
     if results.comparisons.small(client) or not proven or all(proven.values()):
         return ""
     beating = [printable(m) for m, b in proven.items() if b]
-    metric = "rmse" if "rmse" in results.metrics else "loss"
-    scores = results.comparisons.trivial(client, metric)[1]
+    metric, name_of_score = "loss", "a loss"
+    if "rmse" in results.metrics:
+        metric, name_of_score = "rmse", "an RMSE"
+    _, scores = results.comparisons.trivial(client, metric)
     mean = float(scores[np.isfinite(scores)].mean())
-    score = (
-        f"{number(mean, results.magnitude.get(metric))} {results.unit(metric)}".rstrip()
-    )
+    score = number(mean, results.magnitude.get(metric))
+    score = f"{score} {results.unit(metric)}".rstrip()
     if results.classification:
         lead = f"Giving every {results.split} row the same risk (your overall rate) scores a log-loss of {score}"
     elif results.of_events:
         lead = f"Giving every {results.split} row the same risk (your own rates of events) scores a log-loss of {score}"
     else:
-        name = "an RMSE" if metric == "rmse" else "a loss"
-        lead = f"Always predicting the mean of your training rows has {name} of {score}"
+        lead = f"Always predicting the mean of your training rows has {name_of_score} of {score}"
     if beating:
         return f"{lead}. Shown to beat that: {listing(beating)}."
     return f"{lead}. No model here is shown to beat that."
@@ -423,7 +434,9 @@ def _meaning(results: Results) -> str:
         return ""
     names = [results.metric_name(m) for m in results.comparisons.deciding(None)]
     text = "; ".join(MEANINGS[name] for name in names if name in MEANINGS)
-    return f"{capitalise(text)}." if text else ""
+    if not text:
+        return ""
+    return f"{capitalise(text)}."
 
 
 def capitalise(text: str) -> str:
@@ -481,7 +494,9 @@ def _rare_cases(results: Results) -> list[str]:
     margins = [compared.smallest_at(c, "loss") for c in results.clients]
     least = results.gain_text(min(margins), min(margins))
     most = results.gain_text(max(margins), min(margins))
-    bound = least if least == most else f"{least} to {most}"
+    bound = f"{least} to {most}"
+    if least == most:
+        bound = least
     rate = f"Giving every row the same risk scores a log-loss of {number(level)}"
     margin = f"a change of up to {bound} is called too small to matter"
     return [f"{text} {rate}; {margin} (--smallest sets another bound)."]
@@ -501,7 +516,9 @@ def _combination(results: Results) -> list[str]:
 
 def _rivals(results: Results) -> list[str]:
     """What joining was compared with, where rows are those of tables."""
-    own = "your own model" if results.model != "logistic" else "your own linear model"
+    own = "your own model"
+    if results.model == "logistic":
+        own = "your own linear model"
     if results.comparisons.outcomes.has_boosted:
         return [
             f"Joining is compared with {own} and with boosted trees of your own: the word is the weaker one, gains are over {own}."

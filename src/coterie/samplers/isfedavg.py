@@ -78,7 +78,9 @@ class _ByNorm(Weighted):
     def weights(self, cohort: Cohort, client: int) -> Tensor:
         """The norms; any row where all gradients are 0."""
         norms = self.norms[client]
-        return norms if float(norms.sum()) > 0 else torch.ones_like(norms)
+        if float(norms.sum()) > 0:
+            return norms
+        return torch.ones_like(norms)
 
 
 def gradient_norms(cohort: Cohort, x: Tensor) -> Tensor:

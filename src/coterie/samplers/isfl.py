@@ -287,7 +287,8 @@ class LipschitzSampler(Weighted):
         if not names:
             return {}
         models = replies.models[replies.fresh.to(replies.models.device)]
-        x = models.mean(0) if x is None else x
+        if x is None:
+            x = models.mean(0)
         gradients_before = federation.session.spent["row_gradients"]
         comparison = federation.ask(
             ("server",), compare, x=x, models=models, clients=len(federation.everyone)
@@ -354,7 +355,9 @@ class LipschitzSampler(Weighted):
         self, federation: Federation, names: tuple[str, ...], stored: Tensor
     ) -> Tensor:
         """Class counts of the clients [N, C]; each is asked until it has told."""
-        names_needed = names if stored.any() else federation.everyone
+        names_needed: tuple[str, ...] = federation.everyone
+        if stored.any():
+            names_needed = names
         has_counts = stored[federation.positions(names_needed)].any(1).tolist()
         missing = [
             n for n, has in zip(names_needed, has_counts, strict=True) if not has

@@ -96,7 +96,9 @@ class ClassShareSampler(Weighted):
         ]
         if lost:
             self.check(federation)
-        return {"shares_lost": dict.fromkeys(lost, 1.0)} if lost else {}
+        if not lost:
+            return {}
+        return {"shares_lost": dict.fromkeys(lost, 1.0)}
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """p, where it is known."""

@@ -14,6 +14,7 @@ from coterie.base.errors import InputError, require
 from coterie.base.files import read_text, write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
 from coterie.sites.allowed import PARTS, Allowed, RefusedError, is_secret
@@ -56,7 +57,9 @@ class Approved:
         """The plan of a file. Raises `InputError` that names file, key and cure."""
         text = read_text(path)
         beside = signature_file(path)
-        signature = read_text(beside) if beside.is_file() else ""
+        signature = ""
+        if beside.is_file():
+            signature = read_text(beside)
         content = text.encode()
         return cls(
             parse_plan(text, path),
@@ -77,19 +80,33 @@ class Approved:
         return self.plan.experiment.privacy is not None
 
     @cached_property
+    def metric_noise(self) -> float:
+        """Deviation of the noise that secret noise gives a told number, in units of what one row can move it."""
+        filters = self.plan.experiment.filters
+        told = [
+            step.metric_noise
+            for step in filters
+            if isinstance(step, GaussianNoise) and step.secret
+        ]
+        return max(told, default=1.0)
+
+    @cached_property
     def pairs(self) -> dict[str, Allowed]:
         """The rights of each training: of each method with each seed, and each fold where the plan has folds."""
         experiment = self.plan.experiment
         allowed, run = {}, experiment.run
         per_round = run.per_round(len(self.plan.deployment.sites))
-        candidates = (
-            0
-            if run.contribution is None
-            else most_candidates(run.contribution, per_round)
-        )
+        candidates = 0
+        if run.contribution is not None:
+            candidates = most_candidates(run.contribution, per_round)
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
+            tell: tuple[str, ...] = ()
+            metric_noise = self.metric_noise
+            if experiment.privacy is not None and not method.is_reference:
+                tell = experiment.privacy.tell
+                metric_noise = method.local.private.noise_multiplier
             for seed, fold in trainings(experiment):
                 allowed[f"{entry.label}-{seed_suffix(seed, fold)}"] = Allowed(
                     method,
@@ -100,6 +117,8 @@ class Approved:
                     fold,
                     self.secret,
                     self.private,
+                    tell,
+                    metric_noise,
                     candidates,
                     every=run.every(run.rounds),
                     evaluated_parts=run.evaluation.parts or PARTS,
@@ -185,7 +204,9 @@ def keep_approval(
 def kit_of(settings_file: Path) -> Path | None:
     """Return the kit in whose `local` folder a site's settings lie; None where there is no certificate of an authority."""
     kit = settings_file.parent.parent
-    return kit if (kit / "startup" / "rootCA.pem").is_file() else None
+    if not (kit / "startup" / "rootCA.pem").is_file():
+        return None
+    return kit
 
 
 def revocations_file(settings_file: Path) -> Path:
@@ -274,8 +295,9 @@ def layers_fit(
         default=1,
     )
     if allowed.exposure and widest > settings.largest_layer:
-        noise = "give the plan the filters clip and gaussian-noise with secret = true"
-        cure = f"leave out {type(allowed.method).__name__}" if allowed.secret else noise
+        cure = "give the plan the filters clip and gaussian-noise with secret = true"
+        if allowed.secret:  # the plan has them, and this method's answers escape them
+            cure = f"leave out {type(allowed.method).__name__}"
         raise RefusedError(
             f"{allowed.exposure} leaves {name} without secret noise, and a layer of the model has {widest} units: a dishonest server "
             f"could find rows in it. The operator can {cure}, or this site, which reads how many in coterie attack, sets "

@@ -4,6 +4,7 @@ Each attack begins with a site whose budget is whole, and asks the plan's own ta
 
 - sums: squares about centres, of which one row differs, are solved for that row;
 - recipes: they fail, or encode otherwise, above a value;
+- times, of a time to event: time at risk until many moments is a line with a bend where the follow-up of a row ends;
 - requests: whatever differs in one field from what the plan declares (`sites.attack_requests`);
 - gates, for models without a hidden layer: two models that are steep in one column differ for the rows between two thresholds alone.
   The difference of what they give is a row where one row lies there;
@@ -39,6 +40,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.base.hazards import MOST_INTERVALS
 from coterie.base.rows import Part
 from coterie.compute.cohort import Shard
 from coterie.compute.metrics import evaluate
@@ -47,9 +49,11 @@ from coterie.contract.requests import Asks
 from coterie.contract.task import Task
 from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
+from coterie.data.tables.followup import followup_of
+from coterie.data.tables.intervals import sum_followup
 from coterie.data.tables.recipe import Recipe, moments
 from coterie.filters.gaussian_noise import GaussianNoise
-from coterie.models import build_shape, outputs_of
+from coterie.models import build_for, outputs_of
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.attack_averages import Sums, candidates, side_model
@@ -66,6 +70,7 @@ from coterie.sites.attack_models import (
     slopes_of_losses,
 )
 from coterie.sites.attack_requests import example_payload, probes
+from coterie.sites.followup import form_of_options
 from coterie.sites.rows import SiteRows
 from coterie.sites.secret_noise import LARGEST_LOSS
 from coterie.sites.settings import SiteSettings, short
@@ -77,6 +82,8 @@ MOST_ALIKE = 64
 """Models of a round that are almost alike."""
 MOST_PATIENTS, EVALUATIONS_OF_A_PATIENT = 8, 64
 """Patients whose presence is asked, if there are so many evaluations for each: half of them on a side leave a quarter of the noise."""
+MOMENTS = 500
+"""Until which time at risk is asked."""
 MOST_LOOKED_AT = 256
 """Rows among which patients are chosen."""
 
@@ -121,6 +128,8 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
             yield pair, _Server.sums
             yield pair, _Server.recipes
             yield pair, _Server.averages
+            if form_of_options(approved.plan.experiment.data) == "time to event":
+                yield pair, _Server.times
         yield pair, _Server.requests
         noisy = any(isinstance(step, GaussianNoise) for step in allowed.filters)
         for declaration, owner in allowed.tasks.values():
@@ -211,7 +220,9 @@ class _Server:
     def _begin(self) -> Recipe:
         """Do what an honest server does before the first round."""
         experiment = self.rows.experiment
-        seed = experiment.split_seeds[0] if experiment.folds else self.allowed.seed
+        seed = self.allowed.seed
+        if experiment.folds:
+            seed = experiment.split_seeds[0]
         self.say("open", seed=seed)
         settings = table_settings(self.rows.options)
 
@@ -231,7 +242,8 @@ class _Server:
         inputs: Any = clients.train.inputs
         if not isinstance(inputs, Tensor):
             raise RefusedError("rows that are not one tensor are not attacked")
-        module = build_shape(
+        module = build_for(
+            clients.form,
             self.rows.experiment.build_model(),
             tuple(inputs.shape[1:]),
             outputs_of(clients),
@@ -273,35 +285,66 @@ class _Server:
             for name in names
             if (numbers := table.columns[name].numbers) is not None
         }
-        true = (
-            torch.from_numpy(np.stack(list(columns.values()), 1))
-            if columns
-            else torch.zeros(len(rows), 0)
-        )
+        true = torch.zeros(len(rows), 0)
+        if columns:
+            true = torch.from_numpy(np.stack(list(columns.values()), 1))
         guesses = torch.full_like(true, torch.nan)
         for j, name in enumerate(columns):
-            schema, centre = (
-                json.dumps([name]),
-                torch.zeros(1, len(rows), dtype=torch.float64),
-            )
-            plain = self.ask(
-                moments.name, {"schema": schema, "centre": centre}, self.rows.seed, 0
-            )
-            for i in range(len(rows)) if plain is not None else ():
+            schema = json.dumps([name])
+            centre = torch.zeros(1, len(rows), dtype=torch.float64)
+            about_zero = {"schema": schema, "centre": centre}
+            plain = self.ask(moments.name, about_zero, self.rows.seed, 0)
+            if plain is None:
+                continue
+            for i in range(len(rows)):
                 shifted = centre.clone()
                 shifted[0, i] = 1.0
-                reply = self.ask(
-                    moments.name,
-                    {"schema": schema, "centre": shifted},
-                    self.rows.seed,
-                    0,
-                )
-                if plain is not None and reply is not None:
-                    guesses[i, j] = (
-                        1.0 + float(plain["squares"]) - float(reply["squares"])
-                    ) / 2
+                about_one = {"schema": schema, "centre": shifted}
+                reply = self.ask(moments.name, about_one, self.rows.seed, 0)
+                if reply is None:
+                    continue
+                # (x_i - 1)^2 = x_i^2 - 2 x_i + 1, and all other rows have the same square as before.
+                change = float(plain["squares"]) - float(reply["squares"])
+                guesses[i, j] = (1.0 + change) / 2
         spread = true.nan_to_num(nan=0.0).std(0).clamp(min=1e-9)
         return self._count_rows("sums about centres", guesses / spread, true / spread)
+
+    def times(self) -> Finding:
+        """Ask the time at risk until many moments, and read the time of a row where one row fewer is at risk than before."""
+        table = self.rows.told_table
+        if table is None:
+            raise RefusedError(
+                "the site has not opened its rows; nothing can be attacked"
+            )
+        event = str(self.rows.options["label"])
+        ends = followup_of(self.rows.table or table, event)[table.parts["train"], 1]
+        moments_asked = np.linspace(0.0, 1.01 * float(ends.max()), MOMENTS + 1)
+        at_risk: list[float] = []
+        for low in range(0, MOMENTS, MOST_INTERVALS):
+            cuts = moments_asked[low : low + MOST_INTERVALS + 1]
+            asked = json.dumps(cuts[cuts > 0].tolist())
+            payload = {"event": event, "cuts": asked}
+            reply = self.ask(sum_followup.name, payload, self.rows.seed, 0)
+            if reply is None:
+                break
+            # The first interval of a request begins at 0.
+            exposure = reply["exposure"][0].tolist()
+            at_risk += exposure if low == 0 else exposure[1:]
+        widths = np.diff(moments_asked)[: len(at_risk)]
+        before = np.round(np.array(at_risk) / widths)[:-1]
+        missing = before * widths[1:] - np.array(at_risk[1:])
+        guesses = moments_asked[2 : len(at_risk) + 1] - missing
+        exact = np.abs(guesses[:, None] - ends[None]) <= 1e-6 * ends.max()
+        return Finding(
+            "time at risk until many moments",
+            "columns",
+            int(exact.any()),
+            1,
+            0,
+            1,
+            self.answered,
+            self.refused,
+        )
 
     def recipes(self) -> Finding:
         """Let recipes fail, or encode otherwise, above a value: a column of which this tells something would be told cell by cell."""
@@ -311,7 +354,9 @@ class _Server:
         ]
         for column in columns:
             plain = dict(column)
-            for step in range(-12, 13) if time.monotonic() < self.until else ():
+            if time.monotonic() >= self.until:
+                break
+            for step in range(-12, 13):
                 column.update(
                     mean=plain["mean"] + step * plain["scale"],
                     scale=plain["scale"] * 1e-29,
@@ -356,16 +401,20 @@ class _Server:
             return self._lone_units(
                 target, rows, batch, f"{short(declaration.task.name)} of {self.pair}"
             )
-        guess = read_imprints if has_hidden_layer(layout) else open_gates
-        most = min(
-            FEW_GATES if copied else 2 * len(rows), target.most
-        )  # more gates than rows find no more
-        copies = max(2, target.at_once // most) if copied else 1
+        guess, way = open_gates, "steep gates"
+        if has_hidden_layer(layout):
+            guess, way = read_imprints, "imprinted layers"
+        # More gates than rows find no more.
+        most = min(2 * len(rows), target.most)
+        copies = 1
+        if copied:
+            most = min(FEW_GATES, target.most)
+            copies = max(2, target.at_once // most)
+            way = f"copies of {way}"
         guesses: list[Tensor] = [torch.zeros(0, rows.shape[1], dtype=torch.float64)]
         for number in range(1, self.allowed.rounds + 1):
             updates = partial(target.updates, round=number, copies=copies)
             guesses.append(guess(column, layout, most, number, batch, updates))
-        way = f"{'copies of ' if copied else ''}{'imprinted layers' if has_hidden_layer(layout) else 'steep gates'}"
         return self._count_rows(
             f"{way}, {short(declaration.task.name)} of {self.pair}",
             torch.cat(guesses),
@@ -528,15 +577,14 @@ class _Server:
 
     def members(self, declaration: Asks, owner: Any) -> Finding:
         """Follow the updates to a model of the site, and call rows members whose loss is at most the mean of its training rows."""
-        target, workspace = (
-            _Target.of(self, declaration, owner, VECTORS),
-            self._shard.workspace,
-        )
+        target = _Target.of(self, declaration, owner, VECTORS)
+        workspace = self._shard.workspace
         client = self._shard.clients[0]
         x = workspace.x.double().clone()
         for number in range(1, self.allowed.rounds + 1):
             replies = target.updates(x[None], round=number, copies=1)
-            x = x + replies[0] if replies else x
+            if replies:
+                x = x + replies[0]
         strangers = client.test or client.validation
         way = f"membership by loss, {short(declaration.task.name)} of {self.pair}"
         if strangers is None:
@@ -607,10 +655,12 @@ class _Server:
     def _count_rows(
         self, way: str, guesses: Tensor, rows: Tensor, target: _Target | None = None
     ) -> Finding:
-        hits, luck = (
-            count_near(guesses, targets) for targets in (rows, _shuffled(rows))
-        )
-        spent = (len(target.seen), target.most * self.allowed.rounds) if target else ()
+        hits = count_near(guesses, rows)
+        # Rows of shuffled columns, which no site has: guesses that are near to them are near by luck.
+        luck = count_near(guesses, _shuffled(rows))
+        spent: tuple[int, ...] = ()
+        if target is not None:
+            spent = (len(target.seen), target.most * self.allowed.rounds)
         return Finding(
             way,
             "rows",
@@ -675,9 +725,11 @@ class _Target:
         count = declaration.most_models(limits.clients)
         most = count * server.rows.approved.plan.deployment.runs
         payload = example_payload(declaration, owner, limits, 1)
-        arguments = {
-            k: v.tensor if isinstance(v, PerClient) else v for k, v in payload.items()
-        }
+        arguments = {}
+        for key, value in payload.items():
+            if isinstance(value, PerClient):
+                value = value.tensor
+            arguments[key] = value
         form, layout = task.forms[reply], server._shard.workspace.layout
         shape = row_shape(form, arguments, layout)
         sent = task.layout_of(reply, arguments, layout)
@@ -686,16 +738,17 @@ class _Target:
             torch.full((shape.numel(),), name in names)
             for name, shape in (*layout.parameters, *layout.buffers)
         ]
-        one_each = models[field][:1] == ("models",) and len(shape) > (
-            task.kinds[reply] in VECTORS
-        )
+        # Of several models the reply has one entry each where it has a dimension more than about one.
+        of_one_model = int(task.kinds[reply] in VECTORS)
+        one_each = models[field][:1] == ("models",) and len(shape) > of_one_model
+        at_once = count if one_each else 1
         return cls(
             server,
             declaration,
             owner,
             field,
             reply,
-            count if one_each else 1,
+            at_once,
             one_each,
             torch.cat(entries),
             most,
@@ -718,9 +771,9 @@ class _Target:
         for start in range(0, len(rounded), self.at_once):
             part = rounded[start : start + self.at_once]
             value = part if takes_several else part[0]
-            payload[self.field] = (
-                PerClient(value[None]) if isinstance(example, PerClient) else value
-            )
+            payload[self.field] = value
+            if isinstance(example, PerClient):
+                payload[self.field] = PerClient(value[None])
             values = server.ask(
                 self.declaration.task.name, payload, server.allowed.seed, round
             )
@@ -728,7 +781,10 @@ class _Target:
                 break
             self.seen.update((round, x.numpy().tobytes()) for x in part)
             answer = values[self.reply][0].double()
-            answers += list(answer[-len(part) :]) if self.each else [answer]
+            if self.each:
+                answers += list(answer[-len(part) :])
+            else:
+                answers.append(answer)
         return answers
 
     def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
@@ -745,13 +801,9 @@ class _Target:
             replies.append(
                 torch.where(self.uploaded, update - decay(x.double(), local, round), 0)
             )
+        # The site may have stopped answering among the copies of a model, which then has no mean.
         count = len(replies) // copies
-        return (
-            list(
-                torch.stack(replies[: count * copies])
-                .reshape(count, copies, -1)
-                .mean(1)
-            )
-            if count
-            else []
-        )
+        if not count:
+            return []
+        complete = torch.stack(replies[: count * copies])
+        return list(complete.reshape(count, copies, -1).mean(1))

@@ -6,7 +6,6 @@ only 1 / sqrt(n) as large. All here is of numbers: `sites.attack` asks the site.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -103,9 +102,8 @@ class Sums:
     def join(self, other: Sums) -> None:
         """Add the differences between the sides of another training, whose losses lie elsewhere."""
         means = other._sums / other._counts.clamp(min=1)
-        weights = other._counts.prod(1) / other._counts.sum(1).clamp(
-            min=1
-        )  # of a difference of two means
+        # A difference of two means has the variance 1/n + 1/m, and weighs by its inverse.
+        weights = other._counts.prod(1) / other._counts.sum(1).clamp(min=1)
         self._differences += weights * (means[:, 0] - means[:, 1])
         self._weights += weights
 
@@ -115,8 +113,10 @@ class Sums:
         for difference, weight in zip(
             self._differences.tolist(), self._weights.tolist(), strict=True
         ):
-            mean = difference / weight if weight else 0.0
-            noise = weight**-0.5 if weight else math.inf
-            is_there = abs(mean) > max(0.5, 2 * noise)
-            guesses.append(int(mean < 0) if is_there else None)
+            guess = None
+            if weight:
+                mean, noise = difference / weight, weight**-0.5
+                is_there = abs(mean) > max(0.5, 2 * noise)
+                guess = int(mean < 0) if is_there else None
+            guesses.append(guess)
         return guesses

@@ -36,7 +36,9 @@ class Finding(NamedTuple):
     @property
     def rows(self) -> int:
         """Rows that were found."""
-        return self.found if self.what == "rows" else 0
+        if self.what != "rows":
+            return 0
+        return self.found
 
     def __str__(self) -> str:
         nobody = {
@@ -44,13 +46,12 @@ class Finding(NamedTuple):
             "members": "that were not trained on",
             "patients": "that nobody has, called there",
         }.get(self.what)
-        luck = f" ({self.luck} of {self.luck_of} {nobody})" if nobody else ""
-        spent = (
-            f", {self.models} of {self.budget} models of the budget"
-            if self.budget
-            else ""
-        )
-        effort = f"{self.requests} requests answered, {self.refused} refused{spent}"
+        luck = ""
+        if nobody:
+            luck = f" ({self.luck} of {self.luck_of} {nobody})"
+        effort = f"{self.requests} requests answered, {self.refused} refused"
+        if self.budget:
+            effort += f", {self.models} of {self.budget} models of the budget"
         words = {
             "rows": "rows found",
             "columns": "columns told",

@@ -123,9 +123,8 @@ def lone_unit(column: int, layout: Any, number: int, batch: int, count: int) -> 
     x[biases] = -torch.special.ndtri(torch.tensor(1 - 1 / batch, dtype=torch.float64))
     x[weights_out] = LOUD if number * 0.414 % 1 < 0.5 else -LOUD
     models = x.repeat(count, 1)
-    models[:, -1] += 1e-5 * torch.arange(
-        count
-    )  # each is another model to the site, with noise of its own
+    # Each is another model to the site, with noise of its own.
+    models[:, -1] += 1e-5 * torch.arange(count)
     return models
 
 
@@ -146,14 +145,20 @@ def slopes_of_losses(
     hidden = has_hidden_layer(layout)
     bias = outputs * width
     x = torch.zeros(layout.size, dtype=torch.float64)
-    x[column] = 1.0 if hidden else STEEPER
     if hidden:
+        x[column] = 1.0
         x[bias + outputs] = STEEPER  # the weight of the first unit in the next layer
-    step = 1.0 / STEEPER if hidden else 1.0
+        step = 1.0 / STEEPER
+    else:
+        x[column] = STEEPER
+        step = 1.0
     places = [*range(width), bias]
-    slopes = []
-    gates = most // (width + 2)
-    for threshold in _thresholds(gates, 1, rows) if gates > 1 else ():
+    slopes: list[Tensor] = []
+    # Each threshold takes a model, and one more for each entry of a row and the bias.
+    thresholds = most // (width + 2)
+    if thresholds < 2:
+        return torch.zeros(0, width, dtype=torch.float64)
+    for threshold in _thresholds(thresholds, 1, rows):
         models = x.repeat(width + 2, 1)
         models[:, bias] = -threshold * x[column]
         for number, place in enumerate(places):

@@ -6,6 +6,7 @@ So a new task is attacked without being listed: `coterie attack` and the tests s
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -41,11 +42,13 @@ def example_payload(
             sizes = [
                 _size_of(dimension, limits, most) for dimension in field.holds.shape
             ]
+            # Of what may stand there the value nearest to 0.
             low = max(0.0, field.holds.within[0])
-            zeros = torch.full(sizes, low, dtype=torch.float64).to(
-                field.holds.dtype or limits.dtype
-            )
-            payload[key] = PerClient(zeros[None]) if field.holds.each else zeros
+            values = torch.full(sizes, low, dtype=torch.float64)
+            values = values.to(field.holds.dtype or limits.dtype)
+            payload[key] = values
+            if field.holds.each:
+                payload[key] = PerClient(values[None])
         elif field.needed:
             payload[key] = _first_value(_allowed_values(declaration, owner, key), round)
     return payload
@@ -81,7 +84,9 @@ def _size_of(dimension: Any, limits: Limits, models: int) -> int:
         return _size_of(dimension[0], limits, models)
     if isinstance(dimension, int):
         return dimension
-    return models if dimension == "models" else int(getattr(limits, dimension))
+    if dimension == "models":
+        return models
+    return int(getattr(limits, dimension))
 
 
 def _first_value(allowed: Any, round: int) -> Any:
@@ -89,7 +94,9 @@ def _first_value(allowed: Any, round: int) -> Any:
         return _first_value(allowed.values[0], round)
     if isinstance(allowed, range):
         return allowed[0]
-    return allowed.rate(round) if isinstance(allowed, Schedule) else allowed
+    if isinstance(allowed, Schedule):
+        return allowed.rate(round)
+    return allowed
 
 
 def _wrong_tensors(
@@ -104,16 +111,19 @@ def _wrong_tensors(
     yield "a number", 0.0
     yield "a list", (0.0, 0.0)
     per_client = isinstance(value, PerClient)
-    tensor: Tensor = value.tensor[0] if isinstance(value, PerClient) else value
+    tensor: Tensor = value
+    if isinstance(value, PerClient):
+        tensor = value.tensor[0]
 
     def wrap(tensor: Tensor) -> Any:
-        return PerClient(tensor[None]) if per_client else tensor
+        if per_client:
+            return PerClient(tensor[None])
+        return tensor
 
-    if holds.each is not None:
-        yield (
-            "for each client" if not per_client else "for all clients",
-            tensor if per_client else PerClient(tensor[None]),
-        )
+    if holds.each is not None and per_client:
+        yield "for all clients", tensor
+    elif holds.each is not None:
+        yield "for each client", PerClient(tensor[None])
     yield "of two clients", PerClient(torch.stack([tensor, tensor]))
     yield "a dimension more", wrap(tensor[None])
     if tensor.ndim:
@@ -142,11 +152,14 @@ def _wrong_tensors(
             yield str(dtype), wrap(tensor.to(dtype))
     if not own_dtype.is_floating_point or not tensor.numel():
         return
-    extremes = [float("nan"), float("inf"), -float("inf")] if holds.finite else []
+    extremes: list[float] = []
+    if holds.finite:
+        extremes = [math.nan, math.inf, -math.inf]
     low, high = holds.within
-    extremes += [low - 1] * (low > -float("inf")) + [2 * high + 1] * (
-        high < float("inf")
-    )
+    if low > -math.inf:
+        extremes.append(low - 1)
+    if high < math.inf:
+        extremes.append(2 * high + 1)
     for number in extremes:
         changed = tensor.clone()
         changed.view(-1)[-1] = number
@@ -155,7 +168,9 @@ def _wrong_tensors(
 
 def _wrong_values(allowed: Any, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what cannot stand in the place of a value that is declared so."""
-    possible = allowed.values if isinstance(allowed, Among) else (allowed, value)
+    possible = (allowed, value)
+    if isinstance(allowed, Among):
+        possible = allowed.values
     for odd_value in ODD_VALUES:
         if not any(odd_value is value for value in possible):
             yield repr(odd_value), odd_value
@@ -181,10 +196,14 @@ def _others(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
-        return [value + 1, 2 * value + 7, 1] if value != 1 else [2, 9]
+        if value == 1:
+            return [2, 9]
+        return [value + 1, 2 * value + 7, 1]
     if isinstance(value, float):
         return [2 * value + 0.125, value + 1e-9]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         count = next(iter(dataclasses.fields(value))).name
         return [changed for _, changed in _with_others(value, count)]
-    return [1, 0.5] if value is None else []
+    if value is None:
+        return [1, 0.5]
+    return []

@@ -42,15 +42,14 @@ def serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
         return reply, rows.about
     except RefusedError as refusal:
         refusal_text, log_entry = str(refusal), {**rows.about, "refused": str(refusal)}
-    except (
-        Exception
-    ) as error:  # whatever a file, a message or a task does is this client's failure
+    except Exception as error:
+        # Whatever a file, a message or a task does is this client's failure.
         why = " ".join(str(error).split())[:300]
         refusal_text = f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
         log_entry = {**rows.about, "error": f"{type(error).__name__}: {why}"}
-    return encode(
-        {"failed": refusal_text, "serial": serial if type(serial) is int else -1}
-    ), log_entry
+    if type(serial) is not int:
+        serial = -1
+    return encode({"failed": refusal_text, "serial": serial}), log_entry
 
 
 def main(descriptor: str, settings: str) -> None:

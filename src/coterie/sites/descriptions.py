@@ -66,13 +66,8 @@ class SiteDescription:
     @classmethod
     def parse(cls, *, rows: Any, label: Any, columns: Any) -> SiteDescription:
         """Return what a table states, with tuples for the lists that files and messages have."""
-        kinds = {
-            name: kind if isinstance(kind, str) else tuple(kind)
-            for name, kind in columns.items()
-        }
-        return cls(
-            tuple(rows), label if isinstance(label, str) else tuple(label), kinds
-        )
+        stated = {name: _hashable(kind) for name, kind in columns.items()}
+        return cls(tuple(rows), _hashable(label), stated)
 
     def difference(self, description: TableDescription, seed: int) -> str:
         """Return a sentence about what a site tells otherwise with the seed of this number, or ""."""
@@ -82,13 +77,17 @@ class SiteDescription:
             stated, column = self.columns.get(name), description.columns.get(name)
             if stated is None or column is None or not _fits(_state(column), stated):
                 return f"its column {plain(name, 40)!r} is not as the plan states it"
-        return (
-            ""
-            if _fits(
-                tuple(description.label.values) or description.label.kind, self.label
-            )
-            else "its label is not as the plan states it"
-        )
+        label: Stated = tuple(description.label.values) or description.label.kind
+        if not _fits(label, self.label):
+            return "its label is not as the plan states it"
+        return ""
+
+
+def _hashable(stated: Any) -> Stated:
+    """What is stated of a column: its kind, or its categories as a tuple."""
+    if isinstance(stated, str):
+        return stated
+    return tuple(stated)
 
 
 def _state(column: ColumnDescription) -> Stated:
@@ -125,7 +124,9 @@ def longest_head(stated: Mapping[str, SiteDescription]) -> int:
     for site in stated.values():
         for name, kind in site.columns.items():
             longest += HEAD_OF_A_COLUMN
-            for category in () if isinstance(kind, str) else kind:
+            if isinstance(kind, str):
+                continue
+            for category in kind:
                 longest += 2 * (len(json.dumps([name, category])) + QUOTES)
     return longest
 
@@ -206,11 +207,10 @@ def state_sites(plan: Path, files: Sequence[Path]) -> None:
     stated = read_toml(plan).get("deploy", {}).get("described", {})
     for file in files:
         tables = read_toml(file)
-        sites = (
-            tables.get("deploy", {}).get("described", {})
-            if isinstance(tables.get("deploy"), dict)
-            else {}
-        )
+        deploy = tables.get("deploy")
+        sites: Any = {}
+        if isinstance(deploy, dict):
+            sites = deploy.get("described", {})
         if (
             not isinstance(sites, dict)
             or len(sites) != 1
@@ -240,9 +240,9 @@ def check_file(
     site: str,
 ) -> None:
     """Raise `InputError` if a site's file is not what the plan states of it."""
-    for number, description in enumerate(
-        describe_site(experiment, settings, site) if described else ()
-    ):
+    if not described:
+        return
+    for number, description in enumerate(describe_site(experiment, settings, site)):
         why = described[site].difference(description, number)
         if why:
             raise InputError(
@@ -258,26 +258,24 @@ def difference(
     seed: int,
 ) -> str:
     """Return a sentence about what a site tells otherwise than the plan states of it, or ""."""
-    return (
-        described[site].difference(description, seeds.index(seed)) if described else ""
-    )
+    if not described:
+        return ""
+    return described[site].difference(description, seeds.index(seed))
 
 
 def check_recipe(
     described: Mapping[str, SiteDescription], recipe: Mapping[str, Any]
 ) -> str:
     """Return which column of a recipe has a category that the plan states of no site, or ""."""
-    for column in recipe["columns"] if described else ():
-        stated = [site.columns.get(column["name"]) for site in described.values()]
-        categories = {
-            fold(category)
-            for kind in stated
-            if isinstance(kind, tuple)
-            for category in kind
-        } | {fold(RARE)}
-        if (
-            not {fold(category) for category in column.get("categories", ())}
-            <= categories
-        ):
+    if not described:
+        return ""
+    for column in recipe["columns"]:
+        categories = {fold(RARE)}
+        for site in described.values():
+            stated = site.columns.get(column["name"])
+            if isinstance(stated, tuple):
+                categories |= {fold(category) for category in stated}
+        named = {fold(category) for category in column.get("categories", ())}
+        if not named <= categories:
             return str(column["name"])
     return ""

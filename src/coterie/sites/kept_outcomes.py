@@ -100,16 +100,19 @@ class KeptOutcomes:
         """Compare `method` with `other`, mean over seeds; None if nothing may be said."""
         constant = other == CONSTANT
         rows_of_method = self._rows(method)
-        rows_of_reference = (
-            rows_of_method if constant else self._rows(self._kept_with(other))
-        )
-        by_class = metric == "auc" or constant
+        # The loss of the constant prediction is kept with the rows of each method.
+        rows_of_reference = rows_of_method
+        if not constant:
+            rows_of_reference = self._rows(self._kept_with(other))
+        by_class = metric in ("auc", "c_index") or constant
         if any(
             _fewest(rows, by_class) < self._least
             for rows in (*rows_of_method.values(), *rows_of_reference.values())
         ):
             return None
-        instead = other if other in (CONSTANT, BOOSTED) else ""
+        instead = ""
+        if other in (CONSTANT, BOOSTED):
+            instead = other
         pairs = pair_influences(
             rows_of_method, rows_of_reference, metric, instead=instead
         )
@@ -148,11 +151,9 @@ class KeptOutcomes:
             paired = self._veil.comparison(
                 paired, resampled.freedom, metric, reach, *outcomes
             )
-        return (
-            paired
-            if math.isfinite(paired.gap) and math.isfinite(paired.value)
-            else None
-        )
+        if not (math.isfinite(paired.gap) and math.isfinite(paired.value)):
+            return None
+        return paired
 
     def counts(self, method: str) -> tuple[int, int]:
         """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
@@ -161,13 +162,13 @@ class KeptOutcomes:
             _fewest(rows, by_class=False) < self._least for rows in by_seed.values()
         ):
             return 0, 0
-        rarest = min(rows.rarest for rows in by_seed.values())
+        patients = min(len(np.unique(rows.units)) for rows in by_seed.values())
         too_few = any(
             _fewest(rows, by_class=True) < self._least for rows in by_seed.values()
         )
-        return min(
-            len(np.unique(rows.units)) for rows in by_seed.values()
-        ), 0 if too_few else rarest
+        if too_few:
+            return patients, 0
+        return patients, min(rows.rarest for rows in by_seed.values())
 
     def digest(self, methods: Iterable[str]) -> str:
         """The hash of all that was noted of some methods in this run."""
@@ -175,12 +176,17 @@ class KeptOutcomes:
         for method in methods:
             for pair in self._trainings_of(self._kept_with(method)):
                 path = self._file(pair)
-                hashes.update(path.read_bytes() if path.exists() else b"none")
+                content = b"none"
+                if path.exists():
+                    content = path.read_bytes()
+                hashes.update(content)
         return hashes.hexdigest()
 
     def _kept_with(self, method: str) -> str:
         """The method beside whose losses those of `method` are kept."""
-        return self._baseline if method == BOOSTED else method
+        if method == BOOSTED:
+            return self._baseline
+        return method
 
     def _trainings_of(self, method: str) -> list[str]:
         """The names of all trainings of a method that are tested."""
@@ -191,10 +197,8 @@ class KeptOutcomes:
         ]
 
     def _file(self, pair: str) -> Path:
-        return (
-            self._folder
-            / f"{hashlib.blake2b(pair.encode(), digest_size=12).hexdigest()}-outcomes.safetensors"
-        )
+        digest = hashlib.blake2b(pair.encode(), digest_size=12).hexdigest()
+        return self._folder / f"{digest}-outcomes.safetensors"
 
     def _rows(self, method: str) -> dict[int, Rows]:
         """The rows of each seed of which every fold was noted."""
@@ -218,24 +222,33 @@ def _read(path: Path) -> Rows:
         arrays.get("outputs"),
         patients=arrays.get("patients"),
         boosted=arrays.get("boosted_loss"),
+        marks=arrays.get("marks"),
+        followup=arrays.get("followup"),
+        hazards=arrays.get("hazards"),
+        counts=arrays.get("counts"),
     )
 
 
 def _outcomes_of(rows: Mapping[int, Rows], constant: bool) -> Tensor:
     """Losses and outputs of a method, or of the constant prediction, on the rows of all seeds, one behind the other."""
-    columns = [
-        np.ravel(values)
-        for of_seed in rows.values()
-        for values in (
-            (of_seed.constant,) if constant else (of_seed.loss, of_seed.outputs)
-        )
-        if values is not None
-    ]
+    columns = []
+    for of_seed in rows.values():
+        kept = [of_seed.loss, of_seed.outputs]
+        if constant:
+            kept = [of_seed.constant]
+        columns += [np.ravel(values) for values in kept if values is not None]
     return torch.from_numpy(np.concatenate(columns).astype(np.float64))
 
 
 def _fewest(rows: Rows, by_class: bool) -> int:
-    """Test rows, or those of the class that has fewest."""
-    if rows.labels is None or not (by_class and rows.classes):
+    """Test rows, or those of the class that has fewest: of time to event and counts, with an event or without."""
+    classes = None
+    if rows.followup is not None:
+        classes = rows.followup[:, 2] > 0
+    elif rows.counts is not None:
+        classes = rows.counts[:, 1] > 0
+    elif rows.classes:
+        classes = rows.labels
+    if classes is None or not by_class:
         return len(rows.loss)
-    return int(np.unique(rows.labels, return_counts=True)[1].min())
+    return int(np.unique(classes, return_counts=True)[1].min())

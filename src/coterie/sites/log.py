@@ -148,7 +148,9 @@ class Verified(NamedTuple):
 
 def verify_log(path: Path) -> Verified:
     """The entries that continue each other. Raises `InputError` that names the first line that breaks the chain."""
-    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    lines = [b""]
+    if path.exists():
+        lines = path.read_bytes().split(b"\n")
     chain, count, torn = _START, 0, []
     for number, (line, next_line) in enumerate(pairwise(lines), start=1):
         if _names_torn(entry_of(next_line), line):
@@ -188,8 +190,10 @@ def entry_of(line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except ValueError:
-        entry = None
-    return entry if isinstance(entry, dict) else {}
+        return {}
+    if not isinstance(entry, dict):
+        return {}
+    return entry
 
 
 def _names_torn(entry: Mapping[str, Any], line: bytes) -> bool:
@@ -218,7 +222,9 @@ def _read_end(path: Path) -> tuple[str, bytes]:
             file.seek(begin)
             end = file.read(length) + end
     *lines, torn = end.split(b"\n")
-    return (str(entry_of(lines[-1]).get("chain")) if lines else _START), torn
+    if not lines:
+        return _START, torn
+    return str(entry_of(lines[-1]).get("chain")), torn
 
 
 def _link(last_chain: str, entry: Mapping[str, Any]) -> str:

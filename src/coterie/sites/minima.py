@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import PARTS, Clients
+from coterie.base.label_form import LabelForm
 from coterie.base.vector import Layout
 from coterie.config.rules import is_number
 from coterie.contract.replies import CURVATURE, row_shape
@@ -38,6 +39,7 @@ from coterie.data.tables.recipe import (
     scale_of_bounds,
 )
 from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.followup import check_form, form_of_options
 from coterie.sites.tables import description_options, left_out, table_settings
 
 STATISTICS = 3
@@ -58,18 +60,30 @@ def moments_fit(seeds: int, training_rows: int) -> None:
 
 
 def curvature_fits(
-    pairs: Iterable[Allowed], layout: Layout, columns: int, training_rows: int
+    pairs: Iterable[Allowed],
+    layout: Layout,
+    columns: int,
+    training_rows: int,
+    events: int | None = None,
 ) -> None:
-    """Raise `RefusedError` if what the plan's methods tell of curvature could be solved for a part of the rows.
+    """Raise `RefusedError` if what the plan's methods tell of curvature could be solved for a part of the rows, or of the events.
 
     Args:
         pairs: All trainings of the plan.
         layout: Of its model.
         columns: Inputs of the model.
         training_rows: Rows of this site.
+        events: Of these, those with an event; None: labels are classes or numbers.
     """
     asked, methods = 0, dict[str, None]()
     for allowed in pairs:
+        slopes = layout.parameters[0][1].numel()
+        wanted = allowed.method.events_per_slope * slopes
+        if events is not None and events < wanted:
+            raise RefusedError(
+                f"{type(allowed.method).__name__} asks what {slopes} slopes follow from, and this site has fewer than {wanted} events. "
+                "Give the plan fewer columns, or another method"
+            )
         for declaration, _ in declarations(allowed.method).values():
             fields = [
                 form
@@ -128,6 +142,8 @@ def _label_of(table: Table, options: Mapping[str, Any]) -> LabelDescription:
 
 
 def _is_quantity(label: LabelDescription, options: Mapping[str, Any]) -> bool:
+    if options.get("exposure") is not None:
+        return True
     has_many_values = label.kind == "number" and label.distinct > MANY_CLASSES
     return options.get("task") == "regression" or (
         options.get("task") is None and has_many_values
@@ -141,44 +157,40 @@ def _common(
     if column.numbers is not None and not chosen:
         rare = np.full(len(column), 0 < int(column.present[train].sum()) < least)
     else:
-        counts = Counter(column.value_names[train])
-        rare = (
-            np.array([counts[t] < least for t in column.value_names], dtype=bool)
-            if least > 1
-            else np.zeros(len(column), bool)
-        )
+        rare = np.zeros(len(column), bool)
+        if least > 1:
+            counts = Counter(column.value_names[train])
+            rare = np.array([counts[t] < least for t in column.value_names], dtype=bool)
     if not rare.any():
         return column
     if column.texts is not None:
         texts = column.texts.copy()
         texts[rare] = None
-        return replace(
-            column,
-            kind=column.kind if any(t is not None for t in texts) else "empty",
-            texts=texts,
-        )
-    numbers = np.zeros(len(column)) if column.numbers is None else column.numbers.copy()
+        kind = column.kind
+        if all(t is None for t in texts):
+            kind = "empty"
+        return replace(column, kind=kind, texts=texts)
+    numbers = np.zeros(len(column))
+    if column.numbers is not None:
+        numbers = column.numbers.copy()
     numbers[rare] = np.nan
-    return replace(
-        column,
-        kind="empty" if np.isnan(numbers).all() else column.kind,
-        numbers=numbers,
-    )
+    kind = column.kind
+    if np.isnan(numbers).all():
+        kind = "empty"
+    return replace(column, kind=kind, numbers=numbers)
 
 
 def public_description(table: Table, options: Mapping[str, Any]) -> TableDescription:
     """Return the description of a table without the cells that it quotes, and without values of a label that is not a class."""
     description = _describe(table, options)
-    columns = {
-        name: column
-        if column.example is None
-        else replace(column, example=[column.example[0], "a text"])
-        for name, column in description.columns.items()
-    }
-    secret = options.get("above") is not None or _is_quantity(
-        description.label, options
-    )
-    label = replace(description.label, values=[]) if secret else description.label
+    columns = {}
+    for name, column in description.columns.items():
+        if column.example is not None:
+            column = replace(column, example=[column.example[0], "a text"])
+        columns[name] = column
+    label = description.label
+    if options.get("above") is not None or _is_quantity(label, options):
+        label = replace(label, values=[])
     return replace(description, columns=columns, label=label)
 
 
@@ -191,10 +203,13 @@ def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
         for name, column in table.columns.items()
         if column.numbers is not None or column.kind == "empty"
     }
-    cut = options.get("above") is not None or not _is_quantity(
-        _label_of(table, options), options
-    )
-    return numbers - left_out(options) - ({options["label"]} if cut else set())
+    summed = numbers - left_out(options)
+    label = _label_of(table, options)
+    is_cut = options.get("above") is not None or form_of_options(options) != ""
+    if is_cut or not _is_quantity(label, options):
+        # Only a quantity is scaled, so that of other labels nobody needs the sums.
+        summed.discard(options["label"])
+    return summed
 
 
 def recipe_fits(
@@ -215,6 +230,7 @@ def recipe_fits(
     chosen, drop = options.get("categorical", ()), left_out(options)
     if label["column"] != options["label"] or label["above"] != options.get("above"):
         raise RefusedError("the recipe has another label than the approved plan")
+    check_form(label, options)
     if len(label["classes"]) > MANY_CATEGORIES:
         raise RefusedError(
             f"the recipe has {len(label['classes'])} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
@@ -226,10 +242,12 @@ def recipe_fits(
     names = [column["name"] for column in columns]
     if len({*names}) < len(names):
         raise RefusedError("the recipe uses a column twice")
-    features = sum(
-        1 if column["kind"] == "number" else len(column["categories"])
-        for column in columns
-    )
+    features = 0
+    for column in columns:
+        if column["kind"] == "number":
+            features += 1
+        else:
+            features += len(column["categories"])
     if len(recipe["features"]) != features:
         raise RefusedError("the recipe has other features than its columns")
     for column in columns:
@@ -371,7 +389,7 @@ def classes_withheld(
     part = getattr(clients[0], str(payload["part"]), None)
     if name == "baselines" and few_tested:
         return {key: torch.zeros_like(value) for key, value in reply.items()}
-    if part is None or fewest_of(part.labels) >= least:
+    if part is None or fewest_of(part.labels, clients.form) >= least:
         return reply
     if name == "baselines":
         return {key: torch.zeros_like(value) for key, value in reply.items()}
@@ -387,15 +405,27 @@ def fewest_tested(clients: Clients) -> float:
     client = clients[0]
     if not clients.row_folds or client.test is None:
         return math.inf
-    if client.test.labels.is_floating_point():
+    tested = _classes_of(client.test.labels, clients.form)
+    if tested is None:
         return len(client.test)
-    of_parts = [part.labels.reshape(-1) for _, part in client.parts()]
-    tested = client.test.labels.reshape(-1)
-    return min(int((tested == c).sum()) for c in torch.cat(of_parts).unique())
+    of_parts = [_classes_of(part.labels, clients.form) for _, part in client.parts()]
+    every = torch.cat([classes for classes in of_parts if classes is not None])
+    return min(int((tested == c).sum()) for c in every.unique())
 
 
-def fewest_of(labels: torch.Tensor) -> int:
-    """Return the rows of the smallest class; of all of them, where there are no classes."""
-    if labels.is_floating_point():
+def fewest_of(labels: torch.Tensor, form: LabelForm | None = None) -> int:
+    """Return the rows of the smallest class; of all of them, where there are no classes.
+
+    Of time to event and counts, which `form` declares, the classes are rows with an event and without one.
+    """
+    classes = _classes_of(labels, form)
+    if classes is None:
         return len(labels)
-    return int(labels.reshape(-1).unique(return_counts=True)[1].min())
+    return int(classes.unique(return_counts=True)[1].min())
+
+
+def _classes_of(labels: torch.Tensor, form: LabelForm | None) -> torch.Tensor | None:
+    happened = None if form is None else form.happened(labels)
+    if happened is not None:
+        return happened.long()
+    return None if labels.is_floating_point() else labels.reshape(-1)

@@ -41,11 +41,9 @@ class OwnModel:
         ]
         if blank and self._x is None:
             raise RefusedError("it has made no model of its own yet")
-        return (
-            replace(ask, payload={**ask.payload, **dict.fromkeys(blank, self._x)})
-            if blank
-            else ask
-        )
+        if not blank:
+            return ask
+        return replace(ask, payload={**ask.payload, **dict.fromkeys(blank, self._x)})
 
     def keep(
         self, answer: Answer, ask: Ask, pair: str, allowed: Allowed, shard: Shard

@@ -40,6 +40,7 @@ from coterie.sites.replies import (
     FRAME,
     answer_of,
     counts_beyond,
+    events_beyond,
     facts_of_reply,
     moments_apart,
     most_bytes,
@@ -145,7 +146,9 @@ class Remote(Engine):
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
         self._goes_on = goes_on
-        self._longest_head = longest_head({}) if head is None else head
+        if head is None:
+            head = longest_head({})
+        self._longest_head = head
         self._plan, self._accept, self._barred, self._differs = (
             plan,
             frozenset(accept),
@@ -218,7 +221,9 @@ class Remote(Engine):
             f"{name} takes no part: {why}" for name, why in self.refused.items()
         ]
         self.clients = Names(facts)
-        server = None if server_file is None else server_rows(server_file, recipe)
+        server = None
+        if server_file is not None:
+            server = server_rows(server_file, recipe)
         self.has_server = server is not None
         return RemoteClients(
             facts,
@@ -238,11 +243,9 @@ class Remote(Engine):
             except _FewerError:
                 continue
             except InputError as error:  # it may quote names of columns, and cells
-                refusals = (
-                    undraftable(self._described, settings, self._goes_on)
-                    if self._goes_on
-                    else list(self._described)
-                )
+                refusals = list(self._described)
+                if self._goes_on:
+                    refusals = undraftable(self._described, settings, self._goes_on)
                 if 2 * len(refusals) > len(self._described):
                     raise InputError(plain(str(error))) from error
                 self._refuse(
@@ -285,6 +288,8 @@ class Remote(Engine):
         if "counts" in replies.fields:
             rows = {name: self._described[name].rows for name in replies.clients}
             unreadable |= counts_beyond(replies, rows)
+        described = {name: table.rows for name, table in self._described.items()}
+        unreadable |= events_beyond(replies, described)
         costs = view.session.asks[-1].costs
         sentences = {
             c.client: c.failed
@@ -375,10 +380,11 @@ class Remote(Engine):
         sentences: dict[str, str] = {}
         unreadable: dict[str, str] = {}
         for name, reply in replies.items():
+            if reply.cost.failed and name in self._garbled:
+                unreadable[name] = reply.cost.failed
+                continue
             if reply.cost.failed:
-                (unreadable if name in self._garbled else sentences)[name] = (
-                    reply.cost.failed
-                )
+                sentences[name] = reply.cost.failed
                 continue
             try:
                 values[name] = read(reply.values)
@@ -427,11 +433,9 @@ class Remote(Engine):
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client of which it may be asked: none of a fold that is tested."""
-        return (
-            dict.fromkeys(self.clients, 0)
-            if self._in_folds and part == "test"
-            else self.rows_of(part)
-        )
+        if self._in_folds and part == "test":
+            return dict.fromkeys(self.clients, 0)
+        return self.rows_of(part)
 
     def rows_of(self, part: str) -> dict[str, int]:
         """Rows of each client."""
@@ -458,7 +462,9 @@ class Remote(Engine):
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
-        return {} if self._here is None else self._here.memory.save()
+        if self._here is None:
+            return {}
+        return self._here.memory.save()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
         """Restore what the server remembered. A site takes what its client remembers from its own disk, and from nobody else."""
@@ -519,8 +525,11 @@ class Remote(Engine):
         absent = f"it let {self._timeout:g} s pass before, and does not answer now"
         replies = {}
         for name in messages:
-            lost = _Reply({}, ClientCost(name, 0, 0, 0.0, out.get(name, absent)))
-            replies[name] = futures[name].result() if name in futures else lost
+            if name in futures:
+                replies[name] = futures[name].result()
+            else:
+                cost = ClientCost(name, 0, 0, 0.0, out.get(name, absent))
+                replies[name] = _Reply({}, cost)
         return replies
 
     def _call(
@@ -552,16 +561,11 @@ class Remote(Engine):
             self._lost[name] = serial
             why = plain(str(error))
         seconds = time.perf_counter() - started
-        return _Reply(
-            values,
-            ClientCost(
-                name,
-                len(sent),
-                len(received) if isinstance(received, bytes) else 0,
-                seconds,
-                why,
-            ),
-        )
+        bytes_received = 0  # of what is no message
+        if isinstance(received, bytes):
+            bytes_received = len(received)
+        cost = ClientCost(name, len(sent), bytes_received, seconds, why)
+        return _Reply(values, cost)
 
     def _ping(self, names: Sequence[str]) -> None:
         """Let those that answer a ping take part again. Nobody waits for long: an answer may also come during a later ask."""

@@ -99,13 +99,12 @@ class Site:
 
     def handle(self, message: Any, caller: str) -> bytes:
         """The answer to a message of `caller`, whom the transport has authenticated; what goes wrong is a sentence under `failed`."""
-        if (
-            caller != SERVER
-        ):  # before anything is read, and without a lock: nobody else can make the site wait
-            return self._refuse_stranger(
-                message if isinstance(message, bytes) else b"", caller
-            )
-        if not isinstance(message, bytes):
+        is_message = isinstance(message, bytes)
+        if caller != SERVER:
+            # Before anything is read, and without a lock: nobody else can make the site wait.
+            content = message if is_message else b""
+            return self._refuse_stranger(content, caller)
+        if not is_message:
             return self._refuse({}, b"", caller, "no message of coterie")
         with self._lock:  # calls come in threads, and one that timed out may still run
             settings = self._settings
@@ -178,7 +177,9 @@ class Site:
             return self._refuse(head, message, caller, self._without_paths(error))
         self._look_at_signer()
         why = self._write(head, message, caller, "answered", 0, {"list": taken.number})
-        return _failure(head, why) if why else encode({"serial": head["serial"]})
+        if why:
+            return _failure(head, why)
+        return encode({"serial": head["serial"]})
 
     def _answer(
         self,
@@ -203,32 +204,27 @@ class Site:
             why = f"its cohort process ended with exit code {self._child.code}; {MEMORY_LOST}"
             self._child = self._again(settings)
             answer, about_answer = _failure(head, why), {"error": why}
-        elif (
-            "refused" not in about_answer
-            and "error" not in about_answer
-            and head.get("do") in _BEGINNINGS
-        ):
+        outcome = "answered"
+        if "refused" in about_answer:
+            outcome = "refused"
+        elif "error" in about_answer:
+            outcome = "failed"
+        elif head.get("do") in _BEGINNINGS:
+            # A fresh child is told the beginnings again.
             self._journal[head["do"]] = message
-        outcome = (
-            "refused"
-            if "refused" in about_answer
-            else "failed"
-            if "error" in about_answer
-            else "answered"
-        )
         why = self._write(head, message, caller, outcome, len(answer), about_answer)
-        if why and self._child is not None:
-            self._child.ask(
-                encode(
-                    {
-                        "do": "undo",
-                        "plan": self._hash,
-                        "serial": head["serial"],
-                        "undo": head["serial"],
-                    }
-                )
-            )
-        return _failure(head, why) if why else answer
+        if not why:
+            return answer
+        # What the log does not hold must not have happened.
+        if self._child is not None:
+            undo = {
+                "do": "undo",
+                "plan": self._hash,
+                "serial": head["serial"],
+                "undo": head["serial"],
+            }
+            self._child.ask(encode(undo))
+        return _failure(head, why)
 
     def _end_job(
         self, head: Mapping[str, Any], message: bytes, caller: str, log: Path
@@ -246,11 +242,9 @@ class Site:
         if head["do"] == "signed":
             Log(heads_file(log)).write(urgent=False, **_head_fields(signed))
         why = self._write(head, message, caller, "answered", 0, {})
-        return (
-            _failure(head, why)
-            if why
-            else encode({"serial": head["serial"], "head": last_hash(log)})
-        )
+        if why:
+            return _failure(head, why)
+        return encode({"serial": head["serial"], "head": last_hash(log)})
 
     def _refuse_stranger(self, message: bytes, caller: str) -> bytes:
         """Refuse anybody but the server. The log gets a line for each caller and minute, not for each call: it must not be filled."""
@@ -281,19 +275,21 @@ class Site:
         """Log a message and what became of it; returns why that cannot be done, or ""."""
         if self._log is None:
             return ""
+        # A head holds whatever its sender put there.
         ask = head.get("ask")
-        context = (
-            ask.context
-            if isinstance(ask, Ask) and isinstance(ask.context, Context)
-            else None
-        )
+        what = head.get("do")
+        in_round = number = None
+        if isinstance(ask, Ask):
+            what = ask.task
+            if isinstance(ask.context, Context):
+                in_round, number = ask.context.round, ask.context.ask
         entry = {
             "caller": caller,
             "plan": self._hash,
             "run": _short(head.get("run")),
-            "round": _short(context.round if context else None),
-            "ask": _short(context.ask if context else None),
-            "what": _short(ask.task if isinstance(ask, Ask) else head.get("do")),
+            "round": _short(in_round),
+            "ask": _short(number),
+            "what": _short(what),
             "outcome": outcome,
             "payload": hashlib.sha256(message).hexdigest(),
             "bytes_down": len(message),
@@ -368,12 +364,16 @@ def _head_fields(signed: str) -> dict[str, str]:
 
 def _failure(head: Mapping[str, Any], why: str) -> bytes:
     serial = head.get("serial")
-    return encode({"serial": serial if type(serial) is int else -1, "failed": why})
+    if type(serial) is not int:
+        serial = -1
+    return encode({"serial": serial, "failed": why})
 
 
 def _short(value: Any) -> Any:
     """Return what a log keeps of a value that anybody may have sent."""
-    return value if value is None or type(value) is int else visible(str(value)[:100])
+    if value is None or type(value) is int:
+        return value
+    return visible(str(value)[:100])
 
 
 class _Child:

@@ -47,7 +47,7 @@ from coterie.run.hashes import (
 )
 from coterie.run.history import History, Row
 from coterie.run.provenance import changes
-from coterie.study.layout import CHECKPOINTS, FREE, is_run
+from coterie.study.layout import CHECKPOINTS, FREE, first_fold, is_run
 from coterie.study.search import chosen_penalties
 from coterie.study.tables import write_history
 
@@ -118,7 +118,9 @@ def _refuse_other_settings(earlier: Results, later: Results) -> None:
     """Raise `InputError` that names the first setting, client or code in which two runs differ."""
     cure = "only runs with the same settings can be combined"
     for label in sorted({*earlier.algorithms} ^ {*later.algorithms}):
-        owner = earlier if label in earlier.algorithms else later
+        owner = later
+        if label in earlier.algorithms:
+            owner = earlier
         raise InputError(f"only {owner.folder} has methods.{label}; {cure}")
     for (table, key), old_value, new_value in _settings(earlier, later):
         raise InputError(
@@ -139,10 +141,10 @@ def _refuse_other_settings(earlier: Results, later: Results) -> None:
         for path in SAME_CODE:
             old_part, new_part = _part(old_record, path), _part(new_record, path)
             for change in changes(old_part, new_part, path[:1]):
-                detail = f" ({change.detail})" if change.detail else ""
-                raise InputError(
-                    f"{change.subject} of {method} differs between {earlier.folder} and {later.folder}{detail}; {cure}"
-                )
+                difference = f"{change.subject} of {method} differs between {earlier.folder} and {later.folder}"
+                if change.detail:
+                    difference += f" ({change.detail})"
+                raise InputError(f"{difference}; {cure}")
 
 
 def _settings(
@@ -163,7 +165,9 @@ def _settings(
 
 def _as_table(value: Any) -> dict[str, Any]:
     """A table as it is, and any other value under the key ""."""
-    return value if isinstance(value, dict) else {"": value}
+    if isinstance(value, dict):
+        return value
+    return {"": value}
 
 
 def _methods_by_label(results: Results) -> dict[str, Any]:
@@ -187,8 +191,9 @@ def _columns(run: Path) -> list[str]:
 def _recipe(run: Path) -> dict[str, Any]:
     """The recipe of the first seed; empty where rows are not those of tables."""
     path = run / "preprocess.json"
-    recipes = read_json(path, dict) if path.is_file() else {}
-    return next(iter(recipes.values()), {})
+    if not path.is_file():
+        return {}
+    return next(iter(read_json(path, dict).values()), {})
 
 
 def _only(new_list: Any, old_list: Any) -> str:
@@ -201,10 +206,12 @@ def _only(new_list: Any, old_list: Any) -> str:
 
 def _record(results: Results, method: str) -> Mapping[str, Any]:
     """Read what the numbers of a method depend on, as it was recorded before round 0; empty for what is trained without rounds."""
-    fold = "0" if results.comparisons.folds else ""
+    fold = first_fold(results.comparisons.folds)
     name = f"{method}-{seed_suffix(results.seeds[0], fold)}"
     path = results.folder / CHECKPOINTS / name / PROVENANCE
-    return dict(read_record(path)["record"]) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    return dict(read_record(path)["record"])
 
 
 def _part(record: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:

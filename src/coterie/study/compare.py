@@ -26,10 +26,10 @@ from coterie.config.rules import Rule, explain_keywords, obey
 from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
 from coterie.engines.inprocess import InProcess
+from coterie.run.arguments import FILTER_LIST
 from coterie.run.evaluation import name_metrics
 from coterie.run.figure import draw
 from coterie.run.files import HISTORY, YARDSTICKS
-from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes, refuse_other_records
 from coterie.run.spelling import experiment_of
 from coterie.study.progress import shown
@@ -111,11 +111,10 @@ def compare(
     obey(_FOLDER, folder, "folder")
     obey(FILTER_LIST, filters, "filters")
     obey(_SETTINGS, settings, "settings")
-    study = (
-        settings
-        if isinstance(settings, StudySettings)
-        else StudySettings(**vars(settings))
-    )
+    if isinstance(settings, StudySettings):
+        study = settings
+    else:
+        study = StudySettings(**vars(settings))
     if progress is not None:
         study = replace(study, progress=progress)
     study = replace(study, metrics=name_metrics(study.metrics))
@@ -186,7 +185,12 @@ def combine(
     from coterie.study.combine import combine_runs
 
     obey(_FOLDER, folder, "folder")
-    folders = [run.folder if isinstance(run, Comparison) else Path(run) for run in runs]
+    folders = []
+    for run in runs:
+        if isinstance(run, Comparison):
+            folders.append(run.folder)
+        else:
+            folders.append(Path(run))
     if folder is not None:
         combine_runs(folders, Path(folder), new_rows=new_rows)
         return Comparison(folder)
@@ -283,7 +287,8 @@ class Comparison:
         """The tables of all metrics, or of one. Raises `InputError` for an unknown metric."""
         from coterie.report.table import render
 
-        metric = None if metric is None else find_metric(metric, self.results.metrics)
+        if metric is not None:
+            metric = find_metric(metric, self.results.metrics)
         return render(self.results, metric=metric, colour=False).rstrip()
 
     def verdict(self, client: str) -> Verdict:
@@ -341,11 +346,10 @@ class Comparison:
         """
         results = self.results
         metric = find_metric(metric or results.metrics[0], results.metrics)
-        shown = (
-            results.extremes(metric, MOST_PANELS)
-            if clients is None
-            else tuple(map(results.find_client, clients))
-        )
+        if clients is None:
+            shown = results.extremes(metric, MOST_PANELS)
+        else:
+            shown = tuple(map(results.find_client, clients))
         panels = {}
         for client in shown:
             curves = {
@@ -366,7 +370,9 @@ class Comparison:
         return "\n".join(answer_lines(self.results))
 
     def __repr__(self) -> str:
-        place = "" if self._temporary else f": {self.folder}"
+        place = ""
+        if not self._temporary:
+            place = f": {self.folder}"
         counts = (
             f"{count(len(self.clients), 'client')}, {count(len(self.seeds), 'seed')}"
         )

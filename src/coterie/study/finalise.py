@@ -20,7 +20,7 @@ from coterie.config.registry import DATASETS
 from coterie.config.run import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
-from coterie.run.files import ALL, FILES, hash_of, require_readable, write_json
+from coterie.run.files import FILES, hash_of, require_readable, write_json
 from coterie.run.fit import personalise
 from coterie.run.hashes import refuse_other_records
 from coterie.run.model_files import (
@@ -33,7 +33,7 @@ from coterie.run.predictions import Answers
 from coterie.run.provenance import Provenance
 from coterie.run.result import Run
 from coterie.run.tables import read_experiment
-from coterie.study.layout import Pair, refuse_combination
+from coterie.study.layout import Pair, fold_of_all_rows, refuse_combination
 from coterie.study.outside import PRIOR
 from coterie.study.predict import MODEL, OUTSIDE, load_answers, model_path
 from coterie.study.preflight import model_to_train, pair_world, run_settings, train
@@ -97,14 +97,14 @@ def finalise(
     add_metrics(experiment.run.metrics)
     untested = _on_all_rows(experiment)
     seed = experiment.run.seeds[0]
-    pair = Pair(entries[method], seed, run, ALL if experiment.folds else "")
+    pair = Pair(entries[method], seed, run, fold_of_all_rows(experiment.folds))
     if pair.done.exists():
         clients = experiment.of_fold(experiment.load_data(seed), seed, pair.fold)
         Provenance(
             pair.folder, pair_world(experiment, pair, clients), accept_change
         ).compare("the run")
     clients = untested.of_fold(
-        untested.load_data(seed), seed, ALL if untested.folds else ""
+        untested.load_data(seed), seed, fold_of_all_rows(untested.folds)
     )
     if client == OUTSIDE and client not in clients.names:
         path = model_path(run, method, str(seed), client)
@@ -139,23 +139,19 @@ def _on_all_rows(experiment: Experiment) -> Experiment:
     """The same experiment without test rows; those of validation keep their share beside those of training."""
     if experiment.folds:
         return experiment
-    defaults = (
-        DATASETS[name].defaults
-        if (name := str(experiment.data.get("name"))) in DATASETS
-        else {}
-    )
-    parts = (
-        {**experiment.split}.get("parts")
-        or defaults.get("split", {}).get("parts")
-        or DEFAULT_PARTS
-    )
+    parts = DEFAULT_PARTS
+    name = str(experiment.data.get("name"))
+    if name in DATASETS:
+        parts = DATASETS[name].defaults.get("split", {}).get("parts") or parts
+    parts = {**experiment.split}.get("parts") or parts
     used = {part: share for part, share in parts.items() if part != "test"}
     shares = {part: share / sum(used.values()) for part, share in used.items()}
     data = dict(experiment.data)
     if column := data.pop("split_column", None):
         # It says which rows were tested, and is no input of the final model either.
-        drop = data.get("drop", ())
-        by_client = drop if isinstance(drop, Mapping) else {EVERY_FILE: drop}
+        by_client = data.get("drop", ())
+        if not isinstance(by_client, Mapping):
+            by_client = {EVERY_FILE: by_client}
         everywhere = [*by_client.get(EVERY_FILE, ()), column]
         data["drop"] = {**by_client, EVERY_FILE: everywhere}
     return replace(experiment, data=data, split={**experiment.split, "parts": shares})
@@ -166,15 +162,11 @@ def _rounds(run: Path, experiment: Experiment, method: str, seed: int) -> int:
     rows = json_rows(
         run / "summary.json", {"method": str, "seed": int, "fold": str, "rounds": int}
     )
-    key = (method, seed, ALL if experiment.folds else "")
-    return next(
-        (
-            row["rounds"]
-            for row in rows
-            if (row["method"], row["seed"], row["fold"]) == key
-        ),
-        experiment.run.rounds,
-    )
+    key = (method, seed, fold_of_all_rows(experiment.folds))
+    for row in rows:
+        if (row["method"], row["seed"], row["fold"]) == key:
+            return int(row["rounds"])
+    return experiment.run.rounds
 
 
 def _fit(
@@ -198,7 +190,9 @@ def _write(
     out: Path, experiment: Experiment, run: Run, clients: Clients, **metadata: Any
 ) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    owner = metadata["client"] if metadata["client"] in run.models else "*"
+    owner = metadata["client"]
+    if owner not in run.models:
+        owner = "*"  # the model that all clients share
     model = experiment.tables()["model"]
     save_model(
         out / MODEL,
@@ -216,7 +210,9 @@ def _write(
 def _own_file(model: Mapping[str, Any]) -> Path | None:
     """The file of a model of the user's own."""
     name = str(model.get("name", ""))
-    return Path(name.rpartition(":")[0]) if ".py:" in name else None
+    if ".py:" not in name:
+        return None
+    return Path(name.rpartition(":")[0])
 
 
 def _write_onnx(out: Path, own_file: Path | None) -> list[str]:
@@ -229,13 +225,14 @@ def _write_onnx(out: Path, own_file: Path | None) -> list[str]:
     answers, recipe, _ = load_answers(out, trust=own_file)
     rows = torch.export.Dim("rows")
     path = out / "model.onnx"
+    output_name = "prediction" if answers.numbers else "probabilities"
     try:
         with _quiet():
             program = torch.onnx.export(
                 answers,
                 (torch.zeros(2, len(recipe["features"])),),
                 input_names=["features"],
-                output_names=["prediction" if answers.numbers else "probabilities"],
+                output_names=[output_name],
                 dynamic_shapes=({0: rows},),
                 dynamo=True,
                 verbose=False,

@@ -53,7 +53,19 @@ def choose_folder(experiment: Experiment, resume: bool) -> Path:
     while folder.exists():
         newest, folder = folder, plain.with_name(f"{plain.name}-{number}")
         number += 1
-    return newest if resume else folder
+    if resume:
+        return newest
+    return folder
+
+
+def first_fold(folds: int) -> str:
+    """The fold of a run that stands for all others in checks; "" for a run without folds."""
+    return "0" if folds else ""
+
+
+def fold_of_all_rows(folds: int) -> str:
+    """The fold of the model for new rows, `ALL`; "" for a run without folds, whose models all train on the same rows."""
+    return ALL if folds else ""
 
 
 def refuse_combination(folder: Path) -> None:
@@ -207,10 +219,11 @@ class Pair:
 
     def refuse_lost_history(self) -> None:
         """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
-        saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
-        for problem in find_damage(
-            self.run, {name: saved["files"][name]} if saved else {}
-        ).values():
+        saved = self.saved()
+        if saved is None:
+            return
+        name = self.history.relative_to(self.run).as_posix()
+        for problem in find_damage(self.run, {name: saved["files"][name]}).values():
             raise InputError(
                 f"{self.history} {problem}; delete {self.folder} and continue with --resume: this method and seed start again"
             )
@@ -309,10 +322,10 @@ def trainings(experiment: Experiment) -> list[tuple[int, str]]:
 
 
 def _trainings(seeds: Sequence[int], folds: int) -> list[tuple[int, str]]:
-    tested = [str(fold) for fold in range(folds)] or [""]
-    return [(seed, fold) for seed in seeds for fold in tested] + (
-        [(seeds[0], ALL)] if folds else []
-    )
+    if not folds:
+        return [(seed, "") for seed in seeds]
+    tested = [(seed, str(fold)) for seed in seeds for fold in range(folds)]
+    return [*tested, (seeds[0], ALL)]
 
 
 def pairs_of(

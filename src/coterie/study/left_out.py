@@ -103,7 +103,9 @@ def _measure(
     error = row_error([of_constant], [of_model])
     unit = _unit(workspace.loss.kind, part.labels)
     gain = (of_constant.metric - of_model.metric) / unit
-    return gain, np.nan if error is None else error.error / unit
+    if error is None:
+        return gain, np.nan
+    return gain, error.error / unit
 
 
 def _constant(workspace: Workspace, labels: Tensor) -> Tensor:
@@ -141,4 +143,6 @@ def _unit(kind: str, labels: Tensor) -> float:
     if kind != "regression":
         return 1.0
     variance = float(labels.double().var(correction=0))
-    return variance if variance > 0 else np.nan
+    if variance == 0:
+        return np.nan
+    return variance

@@ -31,6 +31,11 @@ def read_prior(path: Path) -> tuple[pooling.Prior, dict[str, Any]]:
         file,
         metadata,
     ):
+        told = set(file.keys())
+        if not told >= set(pooling.Prior._fields):
+            raise InputError(
+                f"{path} is what {metadata['method']} shares, not how far clients differ; finalise with --method partial"
+            )
         prior = pooling.Prior(
             *(file.get_tensor(name) for name in pooling.Prior._fields)
         )
@@ -128,7 +133,11 @@ def prior_words(folder: Path) -> str:
     for j, (mean, variance) in enumerate(
         zip(prior.mu.tolist(), prior.t.tolist(), strict=True)
     ):
-        column = names[j % len(names)] if names else str(j)
+        column = str(j)
+        if (
+            names
+        ):  # a model of several classes has a slope of each column for each class
+            column = names[j % len(names)]
         lines.append(f"| {column} | {mean:.3f} | {variance**0.5:.3f} |")
     intercepts = ", ".join(f"{value:.3f}" for value in prior.m0.tolist())
     lines += [
@@ -179,4 +188,6 @@ The second line fits the hospital's own model to its rows; they do not leave it.
 
 
 def _feature(feature: Any) -> str:
-    return str(feature["name"] if isinstance(feature, dict) else feature)
+    if isinstance(feature, dict):
+        feature = feature["name"]
+    return str(feature)

@@ -14,7 +14,6 @@ from coterie.base.rows import LabelScale
 from coterie.models import build_for
 from coterie.run.experiment import model_of
 from coterie.run.files import (
-    ALL,
     FILES,
     hash_of,
     own_objects,
@@ -30,7 +29,11 @@ from coterie.run.hashes import (
 )
 from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
-from coterie.study.layout import CHECKPOINTS, refuse_combination
+from coterie.study.layout import (
+    CHECKPOINTS,
+    fold_of_all_rows,
+    refuse_combination,
+)
 
 MODEL = "model.safetensors"
 OUTSIDE = "outside"
@@ -81,14 +84,18 @@ def predict(
         folder, client=client, method=method, seed=seed, trust=trust
     )
     encoded = apply_recipe(recipe, data)
-    cut = metadata.get("threshold") if threshold is None else threshold
+    cut = threshold
+    if cut is None:
+        cut = metadata.get("threshold")
+    if cut is None:
+        cut = 0.5
     prediction = answers.predict(
         encoded.inputs,
         encoded.labels,
         method=metadata["method"],
         client=str(metadata.get("client", client)),
         notes=tuple(encoded.notes),
-        threshold=0.5 if cut is None else cut,
+        threshold=cut,
         columns=cells_of(data),
     )
     require(
@@ -126,16 +133,15 @@ def load_answers(
             f"{path} does not say what it takes; another version of coterie wrote it: repeat the run"
         )
     shape = metadata["shape"]
-    sizes = (
-        {k: tuple(v) for k, v in shape.items()}
-        if isinstance(shape, dict)
-        else tuple(shape)
-    )
-    table = (
-        metadata["model"]
-        if is_final(folder)
-        else read_toml(folder / "experiment.toml").get("model", {})
-    )
+    sizes: Any
+    if isinstance(shape, dict):  # of inputs that are several tensors
+        sizes = {key: tuple(one_shape) for key, one_shape in shape.items()}
+    else:
+        sizes = tuple(shape)
+    if is_final(folder):
+        table = metadata["model"]
+    else:
+        table = read_toml(folder / "experiment.toml").get("model", {})
     classes, label = tuple(metadata["classes"]), recipe["label"]
     form = LabelForm.of_recipe(label)
     built = _model(folder, table, trust)
@@ -144,32 +150,22 @@ def load_answers(
     scale = LabelScale()
     if not classes and form is None:
         scale = LabelScale(label["mean"], label["scale"])
-    guess = (
-        "regression"
-        if not classes
-        else "binary"
-        if metadata["outputs"] == 1
-        else "classes"
-    )
-    kind = metadata.get(
-        "kind", guess
-    )  # a file that was written before kinds were does not say it
+    # A file that was written before there were kinds does not say its own.
+    if "kind" in metadata:
+        kind = metadata["kind"]
+    elif not classes:
+        kind = "regression"
+    elif metadata["outputs"] == 1:
+        kind = "binary"
+    else:
+        kind = "classes"
     if kind not in get_args(Kind):
         raise InputError(
             f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}"
         )
-    return (
-        Answers(
-            model,
-            kind,
-            classes,
-            scale,
-            last=metadata.get("last") is True,
-            form=form,
-        ).eval(),
-        recipe,
-        metadata,
-    )
+    last = metadata.get("last") is True
+    answers = Answers(model, kind, classes, scale, last=last, form=form)
+    return answers.eval(), recipe, metadata
 
 
 def _of_run(
@@ -196,7 +192,9 @@ def _of_run(
             f"{run} was not made from tables, so it cannot read a file; use its models/ from Python"
         )
     recipes = _json(run / "preprocess.json")
-    used = str(next(iter(recipes)) if seed is None else seed)
+    used = str(seed)
+    if seed is None:
+        used = next(iter(recipes))
     if used not in recipes:
         raise InputError(f"the run has no seed {used}; it has {', '.join(recipes)}")
     labels_known = {row["method"] for row in summary}
@@ -220,7 +218,9 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
             raise InputError(
                 f"the model of {run} is {name}, and to build it runs that file; look at it, then say --trust {path}"
             )
-        recorded = _json(run / FILES).get(path) if (run / FILES).exists() else None
+        recorded = None
+        if (run / FILES).exists():
+            recorded = _json(run / FILES).get(path)
         if hash_of(trust) != recorded:
             raise InputError(
                 f"{trust} is not the file with which {run} was made; give the same {path}"
@@ -232,27 +232,24 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
 def model_path(run: Path, method: str, seed: str, client: str) -> Path:
     """Return the file with the model of a client. Raises `InputError` if there is none, or it is damaged."""
     folds = read_toml(run / "experiment.toml").get("split", {}).get("folds", 0)
-    name = f"{method}-{seed_suffix(seed, ALL if folds else '')}"
-    personal, shared = (
-        run / "models" / f"{safe_name(text)}.safetensors"
-        for text in (f"{name}-{client}", name)
-    )
-    model = personal if personal.exists() else shared
+    fold = fold_of_all_rows(folds)
+    name = f"{method}-{seed_suffix(seed, fold)}"
+    models = run / "models"
+    # A method with one model for all clients has none under a client's name.
+    model = models / f"{safe_name(f'{name}-{client}')}.safetensors"
+    if not model.exists():
+        model = models / f"{safe_name(name)}.safetensors"
     if not model.exists():
         raise InputError(
             f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed"
         )
     recorded = read_record(run / CHECKPOINTS / name / "done.json")["files"]
-    paths = [
-        path.relative_to(run).as_posix()
-        for path in (
-            model,
-            frozen_path(run / "models", method, seed, ALL if folds else ""),
-        )
-    ]
-    for path in find_damage(
-        run, {path: recorded[path] for path in paths if path in recorded}
-    ):
+    opened = {}
+    for file in (model, frozen_path(models, method, seed, fold)):
+        path = file.relative_to(run).as_posix()
+        if path in recorded:
+            opened[path] = recorded[path]
+    for path in find_damage(run, opened):
         raise InputError(
             f"{run / path} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume"
         )

@@ -14,6 +14,7 @@ from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.cures import Advice
 from coterie.base.errors import InputError
+from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS
 from coterie.base.vector import Layout, copy_model
 from coterie.compute.linear import require_linear
 from coterie.compute.metrics import find_metrics
@@ -24,16 +25,18 @@ from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
 from coterie.contract.method import Method, filters_of, refuse_attack
 from coterie.models import build_model
+from coterie.run.arguments import start_from
 from coterie.run.contribution import check_estimator
 from coterie.run.evaluation import with_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_names_alike
-from coterie.run.fit import fit, refuse_autocast, start_from
+from coterie.run.fit import fit, refuse_autocast
 from coterie.run.hashes import Tree
 from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
 from coterie.run.result import Run
+from coterie.run.secure_methods import check_participants
 from coterie.study.layout import Pair, median_rounds
 
 
@@ -43,9 +46,13 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     run = experiment.run
     if clients.questions:
         question, *others = clients.questions
-        remainder = f" ({len(others)} more: coterie check)" if others else ""
-        cures = question.cures if isinstance(question, Advice) else ()
-        raise InputError(Advice(f"{question}{remainder}", cures))
+        said = str(question)
+        if others:
+            said += f" ({len(others)} more: coterie check)"
+        cures: tuple[Any, ...] = ()
+        if isinstance(question, Advice):
+            cures = question.cures
+        raise InputError(Advice(said, cures))
     most = len(clients)
     if run.per_round(most) > most:
         raise InputError(
@@ -57,6 +64,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     if len(clients) <= APART:  # more of them share a file
         refuse_names_alike(clients.names, "clients")
     experiment.engine.check()
+    if run.secure is not None:
+        check_participants(run.secure, run.per_round(most))
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
     find_metrics(metric_names(experiment))
@@ -126,11 +135,9 @@ def model_to_train(
 def initial(experiment: Experiment) -> dict[str, Tensor] | None:
     """The state dict that `model.init` names."""
     path = experiment.model.get("init")
-    return (
-        None
-        if path is None
-        else experiment.objects.get(path) or load_model_file(Path(path))
-    )
+    if path is None:
+        return None
+    return experiment.objects.get(path) or load_model_file(Path(path))
 
 
 def train(
@@ -151,8 +158,13 @@ def train(
 
 
 def metric_names(experiment: Experiment) -> tuple[str, ...]:
-    """Names of the metrics, those of the user's own without their file."""
-    return short_names(experiment.run.metrics)
+    """Names of the metrics, those of the user's own without their file; if none are chosen, with those that the table declares."""
+    names = short_names(experiment.run.metrics)
+    if experiment.run.metrics != DEFAULT_METRICS:
+        return names
+    if experiment.data.get("event") is not None:
+        return names + OF_HAZARDS
+    return names + OF_COUNTS if experiment.data.get("exposure") is not None else names
 
 
 def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
@@ -203,9 +215,9 @@ def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
     if init is not None:
         start_from(module, init)
     attack = experiment.attack
-    attackers = (
-        () if attack is None else choose_attackers(attack.on, clients.names, pair.seed)
-    )
+    attackers: tuple[str, ...] = ()
+    if attack is not None:
+        attackers = choose_attackers(attack.on, clients.names, pair.seed)
     method = experiment.build_method(pair.entry)
     if not clients.rows_elsewhere:
         settings = with_metrics(settings, clients)  # as `fit` does

@@ -147,7 +147,9 @@ def shown(progress: Any) -> Callable[[Event], None] | None:
     def tell(event: Event) -> None:
         if kind == "log" and not event.finished:
             return
-        passed = event.done + (0 if event.finished else event.round / event.rounds)
+        passed: float = event.done
+        if not event.finished:  # one that finished is counted in `done`
+            passed += event.round / event.rounds
         text = f"{event.label}, round {event.round} of {event.rounds}; {event.done} of {event.pairs} runs done"
         show(text, passed / event.pairs, event.seconds_left)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,18 +95,17 @@ def outcomes(
             trained_parts.append(held_out)
             held_out = None
         labels = torch.cat([part.labels for part in trained_parts])
-        # The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary.
-        with workspace.noise(
-            Rng.named(run.seed, run.rounds, name, "round/layers").seed()
-        ):
+        with _noise_of_evaluation(workspace, run, name):
             columns_of_client = of_rows(workspace, client, labels, clients.label_scale)
             if boosted:
                 columns_of_client |= losses_of_boosted(
                     workspace, trained_parts, client.test
                 )
-            thresholds.append(
-                torch.nan if held_out is None else _threshold(workspace, held_out)
-            )
+            # Rows that the model was trained on cannot choose its threshold.
+            threshold = torch.nan
+            if held_out is not None:
+                threshold = _threshold(workspace, held_out)
+            thresholds.append(threshold)
         for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
     for key in ("patients", "boosted_loss"):
@@ -115,6 +115,16 @@ def outcomes(
     joined = {key: torch.cat(values) for key, values in columns.items()}
     joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
     return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
+
+
+def _noise_of_evaluation(
+    workspace: Workspace, run: Run, client: str
+) -> AbstractContextManager[None]:
+    """The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary."""
+    if not workspace.always_random:
+        return nullcontext()
+    seed = Rng.named(run.seed, run.rounds, client, "round/layers").seed()
+    return workspace.noise(seed)
 
 
 def _answers(workspace: Workspace, part: Part) -> tuple[Tensor, Tensor]:
@@ -179,15 +189,22 @@ def of_rows(
             tensors |= {"followup": test.labels, "hazards": form.curve(outputs)}
         tensors["constant_loss"] = form.constant(trained_on, test.labels)
     else:
-        kind = workspace.loss.kind if workspace.loss.own is None else "own"
+        kind = _kind(workspace)
         tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
     numbers = client.test_numbers
-    tensors["numbers"] = torch.from_numpy(
-        _content_numbers(test) if numbers is None else numbers
-    )
+    if numbers is None:
+        numbers = _content_numbers(test)
+    tensors["numbers"] = torch.from_numpy(numbers)
     if client.row_groups is not None:
         tensors["patients"] = torch.from_numpy(client.row_groups["test"])
     return tensors
+
+
+def _kind(workspace: Workspace) -> Kind:
+    """The kind of loss; "own" for a function of the user's, whatever kind of labels it takes."""
+    if workspace.loss.own is not None:
+        return "own"
+    return workspace.loss.kind
 
 
 def losses_of_boosted(
@@ -200,18 +217,16 @@ def losses_of_boosted(
         trained: Parts whose rows the trees are fitted to.
         test: Rows that are tested.
     """
-    kind = workspace.loss.kind if workspace.loss.own is None else "own"
-    inputs, labels = (
-        np.concatenate([_table(part)[i] for part in trained]) for i in (0, 1)
-    )
+    kind = _kind(workspace)
+    tables = [_table(part) for part in trained]
+    inputs = np.concatenate([part_inputs for part_inputs, _ in tables])
+    labels = np.concatenate([part_labels for _, part_labels in tables])
     tested, tested_labels = _table(test)
     if kind == "regression":
         losses = losses_of_numbers(inputs, labels, tested, tested_labels)
     elif kind in ("binary", "classes"):
-        classes, tested_classes = (
-            labels.astype(np.int64),
-            tested_labels.astype(np.int64),
-        )
+        classes = labels.astype(np.int64)
+        tested_classes = tested_labels.astype(np.int64)
         losses = losses_of_classes(inputs, classes, tested, tested_classes)
     else:
         return {}

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -137,7 +137,9 @@ def choose_settings(
     With `grid` these are the settings of `tune`; else, where the run has folds, those of `tune_references`. On resume the run in
     `folder` says what was chosen, and there are no trials.
     """
-    chosen = experiment.methods if grid else _references(experiment)
+    chosen: Sequence[MethodEntry] = experiment.methods
+    if not grid:
+        chosen = _references(experiment)
     if not chosen:
         return experiment, []
     refuse_others(folder, resume)
@@ -153,7 +155,10 @@ def choose_settings(
         return experiment.with_methods(
             _replace_entries(experiment, [saved.get(e.label, e) for e in chosen])
         ), []
-    experiment, trials = (tune if grid else tune_references)(experiment, notify)
+    if grid:
+        experiment, trials = tune(experiment, notify)
+    else:
+        experiment, trials = tune_references(experiment, notify)
     if trials:
         write_trials(folder, trials)
     return experiment, trials
@@ -212,20 +217,15 @@ def tune_references(
             }
             for penalty, by_client in losses.items():
                 for client, loss in by_client.items():
-                    setting = {
-                        "weight_decay": f"{penalty:g} / rows",
-                        **({"client": client} if client else {}),
-                    }
-                    trials.append(
-                        Trial(
-                            entry.label, setting, loss, chosen=best[client] == penalty
-                        )
-                    )
-            entries.append(
-                _hold_back(experiment, entry, sizes, best.get("", 0.0), best)
-                if best
-                else entry
-            )
+                    setting = {"weight_decay": f"{penalty:g} / rows"}
+                    if client:
+                        setting["client"] = client
+                    is_best = best[client] == penalty
+                    trials.append(Trial(entry.label, setting, loss, chosen=is_best))
+            if best:
+                shared_best = best.get("", 0.0)
+                entry = _hold_back(experiment, entry, sizes, shared_best, best)
+            entries.append(entry)
     return experiment.with_methods(_replace_entries(experiment, entries)), trials
 
 
@@ -283,9 +283,8 @@ def _mean_losses(
         except RunError:  # as in `_mean_loss`
             by_client = dict.fromkeys(clients.names, math.inf)
         for client, loss in by_client.items():
-            losses.setdefault("" if entry.name == "centralised" else client, []).append(
-                loss
-            )
+            owner = "" if entry.name == "centralised" else client
+            losses.setdefault(owner, []).append(loss)
     return {client: sum(values) / len(values) for client, values in losses.items()}
 
 
@@ -395,7 +394,10 @@ def _validation_losses(
         for callback in (*experiment.callbacks, *run.callbacks)
         if getattr(callback, "decides", False)
     )
-    looks = {} if stopping else {"evaluate": max(1, run.rounds), "metrics": ()}
+    # Only a callback that stops a run needs to see more than its end.
+    looks: dict[str, Any] = {}
+    if not stopping:
+        looks = {"evaluate": max(1, run.rounds), "metrics": ()}
     settings = run_settings(
         experiment,
         **looks,

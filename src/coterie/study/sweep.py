@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, RunError, cut, few_collections
+from coterie.base.errors import InputError, RunError, cut
+from coterie.base.system import few_collections
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import (
@@ -49,6 +50,7 @@ from coterie.study.layout import (
     Pair,
     Training,
     exclusive,
+    first_fold,
     is_run,
     is_whole,
     pairs_of,
@@ -107,13 +109,16 @@ class _Here:
     def fit(self, experiment: Experiment, training: Training) -> Run:
         pair = training.pair
         rounds, stopping = pair_length(experiment, pair)
+        label = pair.entry.label
+        if pair.fold:
+            label = f"{label}-k{pair.fold}"
         settings = pair_settings(
             experiment,
             pair.entry,
             resume=training.resume,
             accept_change=training.accept_change,
             callbacks=(*stopping, training.progress),
-            label=f"{pair.entry.label}-k{pair.fold}" if pair.fold else pair.entry.label,
+            label=label,
         )
         return train(
             experiment,
@@ -157,9 +162,8 @@ def run_experiment(
     _refuse_elsewhere(experiment, backend)
     site = backend or _Here()
     loaded = site.load(experiment, seeds[0])
-    clients_at_first = experiment.of_fold(
-        loaded, seeds[0], "0" if experiment.folds else ""
-    )
+    fold = first_fold(experiment.folds)
+    clients_at_first = experiment.of_fold(loaded, seeds[0], fold)
     check_everything(experiment, clients_at_first)
     check_yardstick(experiment, clients_at_first)
     refuse_others(folder, resume)
@@ -339,7 +343,9 @@ def _with_clients(
         if not experiment.folds and seed != experiment.run.seeds[0]:
             clients = load(seed)
         if clients.recipe is not None:
-            recipes[str(experiment.run.seeds[0] if fold else seed)] = clients.recipe
+            # Folds divide the rows of the first seed, so that all seeds share its recipe.
+            first = experiment.run.seeds[0] if fold else seed
+            recipes[str(first)] = clients.recipe
             write_json(folder / "preprocess.json", recipes)
         view = experiment.of_fold(clients, seed, fold)
         for pair in group:
@@ -405,7 +411,9 @@ def _run_pair(
         for row in result.summary
     ]
     # What was measured before tuning is of other models.
-    history = None if tuning is None else result.history.columns()
+    history = None
+    if tuning is not None:
+        history = result.history.columns()
     _seal_pair(
         pair, files, {"summary": rows, "failures": result.failures, "history": history}
     )

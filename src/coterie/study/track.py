@@ -26,7 +26,10 @@ def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int
     trackers = [name for name in CALLBACKS if issubclass(CALLBACKS[name], Tracker)]
     if to not in trackers:
         raise InputError(f"there is no logger {to!r}; {nearest(to, trackers)}")
-    tracker: Tracker = CALLBACKS[to](**({} if at is None else {"to": at}))
+    place = {}
+    if at is not None:
+        place["to"] = at
+    tracker: Tracker = CALLBACKS[to](**place)
     results = Results.load(os.fspath(folder))
     rounds = results.experiment["run"]["rounds"]
     history = results.history

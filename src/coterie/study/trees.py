@@ -70,7 +70,9 @@ def _rows(
     experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
 ) -> Iterator[dict[str, Any]]:
     labels = clients.train.labels
-    count = 0 if labels.is_floating_point() else int(labels.max()) + 1
+    count = 0  # of classes: a regression has none
+    if not labels.is_floating_point():
+        count = int(labels.max()) + 1
     pooled = None
     if entry.name == YARDSTICKS[1]:
         pooled = _Trees(clients.pool_training_rows(), count, seed)

@@ -51,7 +51,7 @@ _OF_RUNS: tuple[Law, ...] = (
 )
 _OF_METHODS: tuple[Law, ...] = (
     runs.value, runs.names, runs.starts, runs.learns, runs.diverges, runs.numbers, runs.alone, runs.participants, runs.failures,
-    runs.sends,
+    runs.newcomers, runs.sends,
 )  # fmt: skip
 
 
@@ -252,7 +252,9 @@ def check_dataset(dataset: Any) -> Mapping[str, str]:
     >>> sorted(check_dataset("heart-disease"))
     ['descriptions', 'options', 'same-rows', 'trainable']
     """
-    subject = DATASETS.find(dataset) if isinstance(dataset, str) else dataset
+    subject = dataset
+    if isinstance(dataset, str):
+        subject = DATASETS.find(dataset)
     if not isinstance(subject, Dataset):
         raise LawError(
             f"{dataset!r} is a {type(subject).__name__}; a data set is a coterie.data.Dataset"
@@ -279,14 +281,20 @@ def check_metric(metric: Any) -> Mapping[str, str]:
     >>> sorted(check_metric("auc"))
     ['inputs', 'number', 'rows']
     """
-    subject = METRICS.find(metric) if isinstance(metric, str) else metric
+    subject = metric
+    if isinstance(metric, str):
+        subject = METRICS.find(metric)
     return _hold(subject, subject, (values.number, values.rows, values.inputs))
 
 
 def _subject(candidate: Any, registry: Registry) -> Any:
-    value = registry.find(candidate) if isinstance(candidate, str) else candidate
-    plugin = value() if isinstance(value, type) else value
-    return registry.check_value(plugin, "") if registry.base is not None else plugin
+    if isinstance(candidate, str):
+        candidate = registry.find(candidate)
+    if isinstance(candidate, type):
+        candidate = candidate()
+    if registry.base is None:
+        return candidate
+    return registry.check_value(candidate, "")
 
 
 def _hold(subject: Any, trial: Any, laws: Sequence[Law]) -> Mapping[str, str]:

@@ -137,10 +137,13 @@ class Trial:
         **settings: Any,
     ) -> Run:
         """Run a small problem: logistic regression of five clients; a model of two layers where the method refuses that."""
+        if clients is None:
+            clients = _example(self.names)
         settings["callbacks"] = (*self.callbacks, *settings.get("callbacks", ()))
+        defaults = {"evaluate": max(1, rounds), "metrics": ("auc",)}
         return fit(
             self.method,
-            _example(self.names) if clients is None else clients,
+            clients,
             model or self.make_model(),
             rounds,
             seed=seed,
@@ -148,9 +151,7 @@ class Trial:
             attack=attack or self.attack,
             filters=self.filters,
             checkpoint=checkpoint,
-            settings=RunSettings(
-                **{"evaluate": max(1, rounds), "metrics": ("auc",), **settings}
-            ),
+            settings=RunSettings(**{**defaults, **settings}),
         )
 
     @cached_property
@@ -352,18 +353,14 @@ def numbers(trial: Trial) -> None:
 def alone(trial: Trial) -> None:
     """One client is enough, and it has a lower loss after three rounds."""
     full = trial.with_local(batch_size=None)
-    fields = (
-        [f.name for f in dataclasses.fields(full.method)]
-        if _is_value(full.method)
-        else []
-    )
-    names_in_fields = {
-        key: _rename(getattr(full.method, key), dict.fromkeys(SIZES, "b"))
-        for key in fields
-    }
-    method = (
-        dataclasses.replace(full.method, **names_in_fields) if fields else full.method
-    )
+    method = full.method
+    if _is_value(method):
+        # What a field says of any client is now said of the only one.
+        renamed = {}
+        for declared in dataclasses.fields(method):
+            value = getattr(method, declared.name)
+            renamed[declared.name] = _rename(value, dict.fromkeys(SIZES, "b"))
+        method = dataclasses.replace(method, **renamed)
     example = _example(trial.names)
     run = dataclasses.replace(full, method=method).run(
         clients=example.subset(("b",)).with_server(example["a"].validation)
@@ -380,9 +377,11 @@ def starts(trial: Trial) -> None:
     x = flatten(model := trial.make_model(), Layout.of(model))
     for seed in range(ROUNDS):
         models = trial.run(0, seed=seed).models
-        for name in (
-            ("*",) if "*" in models else models
-        ):  # a step from the model of all makes a client's own
+        compared = [*models]
+        if "*" in models:
+            # A step from the model of all makes a client's own, which then differs from it.
+            compared = ["*"]
+        for name in compared:
             if not torch.equal(models[name], x):
                 raise LawError(
                     f"after no rounds of seed {seed} the model of {name} is not the one that is given"
@@ -445,14 +444,39 @@ def failures(trial: Trial) -> None:
             )
 
 
+def newcomers(trial: Trial) -> None:
+    """A client that joins later changes nothing before, also where it is added at a resume; of methods that let clients join."""
+    if not trial.method.newcomers:
+        return
+    known = _example(trial.names)
+    late = Client("late", known[0].train, known[0].validation, known[0].test)
+    never = trial.run(clients=known.add(late, start=ROUNDS + 1))
+    for name, x in trial.usual.models.items():
+        if not torch.equal(x, never.models[name]):
+            raise LawError(
+                f"the model of {name} is another one beside a client that has not joined"
+            )
+    joining = known.add(late, start=ROUNDS)
+    straight = trial.run(clients=joining)
+    with tempfile.TemporaryDirectory() as folder:
+        trial.run(ROUNDS - 1, checkpoint=folder, evaluate=ROUNDS)
+        resumed = trial.run(
+            clients=joining, checkpoint=folder, resume=True, evaluate=ROUNDS
+        )
+    for name, x in straight.models.items():
+        if name not in resumed.models or not torch.equal(x, resumed.models[name]):
+            raise LawError(
+                f"the model of {name} is another one where the client is added at a resume"
+            )
+
+
 def sends(trial: Trial) -> None:
     """Each client sends as many numbers as the line `Sends` of the docstring declares for the default settings."""
-    fields = dataclasses.fields(trial.method) if _is_value(trial.method) else ()
-    if any(
-        f.name != "local" and getattr(trial.method, f.name) != _default(f)
-        for f in fields
-    ):
-        return
+    if _is_value(trial.method):
+        for setting in dataclasses.fields(trial.method):
+            value = getattr(trial.method, setting.name)
+            if setting.name != "local" and value != _default(setting):
+                return
     declared = traffic(Entry("", type(trial.method), shared=False).paragraph("Sends"))
     size = Layout.of(trial.make_model()).size
     symbols = {"d": size, "n": len(SIZES), "C": 2, "T": len(trial.usual.models)}
@@ -483,8 +507,9 @@ def _evaluate(formula: str, symbols: Mapping[str, int]) -> int | None:
 
 
 def _default(declared: dataclasses.Field[Any]) -> Any:
-    factory = declared.default_factory
-    return declared.default if factory is dataclasses.MISSING else factory()
+    if declared.default_factory is dataclasses.MISSING:
+        return declared.default
+    return declared.default_factory()
 
 
 # ---- laws of attacks, callbacks, filters, engines

@@ -60,16 +60,13 @@ def rows(metric: Callable[..., Any]) -> None:
     for kind in _KINDS:
         outputs, labels = _rows_of(kind)
         turned = torch.arange(len(labels)).flip(0)
-        value, reversed_value = (
-            metric(outputs, labels, kind),
-            metric(outputs[turned], labels[turned], kind),
-        )
-        undefined = value is None or reversed_value is None
-        if (
-            (value is not reversed_value)
-            if undefined
-            else abs(float(value) - float(reversed_value)) > CLOSE
-        ):
+        value = metric(outputs, labels, kind)
+        reversed_value = metric(outputs[turned], labels[turned], kind)
+        if value is None or reversed_value is None:
+            differ = value is not reversed_value
+        else:
+            differ = abs(float(value) - float(reversed_value)) > CLOSE
+        if differ:
             raise LawError(
                 f"gives {value} for {kind}, and {reversed_value} for the same rows in another order"
             )
@@ -112,8 +109,11 @@ def trainable(dataset: Dataset) -> None:
     for client in clients:
         if not len(client.train.labels):
             raise LawError(f"client {client.name!r} has no training rows")
-        values = client.train.inputs
-        for tensor in values.values() if isinstance(values, Mapping) else [values]:
+        inputs_of_rows: Any = client.train.inputs
+        tensors = [inputs_of_rows]
+        if isinstance(inputs_of_rows, Mapping):
+            tensors = [*inputs_of_rows.values()]
+        for tensor in tensors:
             if isinstance(tensor, Tensor) and not bool(
                 torch.isfinite(tensor.double()).all()
             ):
@@ -159,11 +159,9 @@ class Built(NamedTuple):
         drawn = torch.randint(
             0, 2, (4, *self.shape), generator=torch.Generator().manual_seed(0)
         )
-        return (
-            drawn
-            if any(isinstance(m, nn.Embedding) for m in self.module().modules())
-            else drawn.float()
-        )
+        if any(isinstance(m, nn.Embedding) for m in self.module().modules()):
+            return drawn
+        return drawn.float()
 
 
 def same_start(built: Built) -> None:

@@ -66,15 +66,15 @@ def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) ->
     Raises `InputError` that says where it looked and what to do.
     """
     variable = os.environ.get("COTERIE_DATA")
-    place = folder if folder is not None else variable
-    for candidate in [Path(place), Path(place) / name] if place else []:
+    place, searched = variable, f"COTERIE_DATA ({variable or 'not set'})"
+    if folder is not None:
+        place, searched = str(folder), f"the folder {folder}"
+    candidates = []
+    if place:
+        candidates = [Path(place), Path(place) / name]
+    for candidate in candidates:
         if path_exists(candidate) and any(any(candidate.glob(file)) for file in files):
             return candidate
-    searched = (
-        f"the folder {folder}"
-        if folder is not None
-        else f"COTERIE_DATA ({variable or 'not set'})"
-    )
     raise InputError(
         f"{name} was not found in {searched}; set the environment variable COTERIE_DATA to a folder with {name}/{files[0]}, or give "
         "folder"

@@ -151,7 +151,9 @@ def load_images(
 
 def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
     """The folder with the files; None for the hub."""
-    root = os.environ.get("COTERIE_DATA") if folder is None else str(folder)
+    root, searched = os.environ.get("COTERIE_DATA"), _variable()
+    if folder is not None:
+        root, searched = str(folder), f"the folder {folder}"
     if root:
         both = f"{images.name}/{images.subfolder}"
         for subfolder in ("", images.name, images.subfolder, both):
@@ -160,14 +162,13 @@ def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
                 return place
     if folder is None and hub.has_datasets():
         return None
-    searched = f"the folder {folder}" if folder is not None else _variable()
     hub_cure = 'or let the hub send it: pip install "coterie[hub]"'
     raise InputError(f"{images.title} was not found in {searched}; {_CURE}, {hub_cure}")
 
 
 def _variable() -> str:
     value = os.environ.get("COTERIE_DATA")
-    return "COTERIE_DATA" + (f" ({value})" if value else " (not set)")
+    return f"COTERIE_DATA ({value or 'not set'})"
 
 
 def _files(folder: Path, part: str) -> list[Path]:
@@ -197,7 +198,9 @@ def _parquet(images: ImageSet, files: list[Path]) -> Source:
     with explain_imports("Parquet files need pyarrow", "data"):
         import pyarrow
         import pyarrow.parquet as parquet
-    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    name = str(files[0])
+    if len(files) > 1:
+        name += f" and {len(files) - 1} more"
     try:
         columns = parquet.read_schema(files[0]).names
         image = next((c for c in ("img", "image") if c in columns), "")

@@ -75,12 +75,12 @@ def goemotions(
         InputError: missing or broken files, an unknown class, or too few rows.
     """
     rule = Split.parse(split, natural="goemotions")
-    for name, value in (
-        ("rows_per_client", rows_per_client),
-        ("held_out", held_out),
-        ("features", features),
+    for name, value, rule_of_value in (
+        ("rows_per_client", rows_per_client, SIZE),
+        ("held_out", held_out, COUNT),
+        ("features", features, SIZE),
     ):
-        if not (COUNT if name == "held_out" else SIZE).test(value):
+        if not rule_of_value.test(value):
             raise InputError(f"goemotions: {name} = {value!r} must be a whole number")
     if not 0 < alpha <= 1:
         raise InputError(f"goemotions: alpha = {alpha!r} must be a share in (0, 1]")
@@ -199,7 +199,9 @@ def _text(folder: Path, name: str) -> str:
     path = folder / name
     try:
         raw = path.read_bytes()
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+        if path.suffix == ".gz":
+            raw = gzip.decompress(raw)
+        return raw.decode("utf-8")
     except (OSError, EOFError, ValueError) as error:
         raise InputError(
             f"{path} cannot be read ({type(error).__name__}); copy it again"

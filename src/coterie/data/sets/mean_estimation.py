@@ -131,13 +131,13 @@ def mean_estimation(
         xi = noise + torch.from_numpy(centre[int(name[1]) - 1])
         return Part(xi, xi)
 
-    train = cast(
-        "Rows", draw("train", [samples] * len(names))
-    )  # samples and groups[0] are at least 1
+    # `samples` and `groups[0]` are at least 1, so that there are training rows.
+    train = cast("Rows", draw("train", [samples] * len(names)))
+    validation_sizes = [validation if name == TARGET else 0 for name in names]
     clients = Clients.from_indices(
         names,
         train,
-        draw("validation", [validation if n == TARGET else 0 for n in names]),
+        draw("validation", validation_sizes),
         draw("test", [test] * len(names)),
         name="mean-estimation",
         notes=[f"the target is {TARGET}; the mean that it looks for is 0"],

@@ -50,7 +50,9 @@ def medmnist(
     Raises:
         InputError: missing or broken files, or sets whose images differ in shape.
     """
-    names = [sets] if isinstance(sets, str) else list(sets)
+    if isinstance(sets, str):
+        sets = [sets]
+    names = list(sets)
     if not names or not all(isinstance(n, str) for n in names):
         raise InputError(f"medmnist: sets = {sets!r} must be a list of names")
     where = find_folder("medmnist", tuple(f"{name}.npz" for name in names), folder)
@@ -117,10 +119,9 @@ def _images(path: Path, raw: Mapping[str, NDArray[Any]], key: str) -> Images:
         raise InputError(
             f"{path}: {key}_labels have the shape {list(labels.shape)}; only sets with one class per image can be read"
         )
-    colour = images.ndim == 4
-    return np.ascontiguousarray(
-        images.transpose(0, 3, 1, 2) if colour else images
-    ), labels.reshape(-1).astype(np.int64)
+    if images.ndim == 4:  # files have the colours last, torch before height and width
+        images = images.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(images), labels.reshape(-1).astype(np.int64)
 
 
 DATASET = Dataset(

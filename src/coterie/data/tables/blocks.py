@@ -74,8 +74,7 @@ class Plain:
         if not len(numbers) or numbers.min() < 0 or (numbers % 1 != 0).any():
             return False
         block, ends = self._blocks[0]
-        first_cell = block[ends[0, column - 1] + 1 if column else 0 : ends[0, column]]
-        width = len(first_cell.strip())
+        width = len(_cell(block, ends, column).strip())
         if numbers.min() >= 10.0 ** (width - 1):  # without a zero to spare
             return False
         return are_padded(self.cells(column))
@@ -84,8 +83,11 @@ class Plain:
 def parse(text: str, separator: str) -> Plain | None:
     """Return the table that `text` writes with one separator between cells, or None if its lines are not plain."""
     lines = text.encode()
-    lines = lines.replace(b"\r\n", b"\n") if b"\r" in lines else lines
-    raw = _without_quotes(lines, separator) if b'"' in lines else lines
+    if b"\r" in lines:
+        lines = lines.replace(b"\r\n", b"\n")
+    raw: bytes | None = lines
+    if b'"' in lines:
+        raw = _without_quotes(lines, separator)
     if raw is None or b"\r" in raw:
         return None
     header_line, _, body = raw.lstrip(b"\n").partition(b"\n")
@@ -140,7 +142,8 @@ def _blocks(body: bytes, length: int) -> Iterator[bytes]:
     low = 0
     while low < length:
         high = body.find(b"\n", low + BLOCK, length)
-        high = length if high < 0 else high
+        if high < 0:  # the last line
+            high = length
         yield body[low:high] + b"\n"
         low = high + 1
 
@@ -182,6 +185,14 @@ def _odd(cell: str, point: str) -> float | None:
     return number(cell)
 
 
+def _cell(block: bytes, ends: Places, number: int) -> bytes:
+    """The bytes of one cell of a block; cells are numbered row by row, from 0."""
+    begin = 0
+    if number:
+        begin = int(ends.flat[number - 1]) + 1
+    return block[begin : ends.flat[number]]
+
+
 def _numbers(
     block: bytes, ends: Places, columns: Places, point: str
 ) -> tuple[Places, Floats]:
@@ -195,13 +206,8 @@ def _numbers(
     table, numeric = np.ascontiguousarray(numbers.T), np.ones(len(columns), dtype=bool)
     for k in np.flatnonzero(~clear.all(axis=0)).tolist():
         for i in np.flatnonzero(~clear[:, k]).tolist():
-            flat = i * ends.shape[1] + columns[k]
-            value = _odd(
-                block[
-                    ends.flat[flat - 1] + 1 if flat else 0 : ends.flat[flat]
-                ].decode(),
-                point,
-            )
+            cell = _cell(block, ends, i * ends.shape[1] + columns[k])
+            value = _odd(cell.decode(), point)
             if value is None:
                 numeric[k] = False
                 break

@@ -72,7 +72,15 @@ class Column:
     problem: tuple[str, int, str] | None = None
 
     def __len__(self) -> int:
-        return len(self.value_names if self.numbers is None else self.numbers)
+        if self.numbers is None:
+            return len(self.value_names)
+        return len(self.numbers)
+
+    def numbers_in(self, rows: NDArray[np.int64]) -> Floats:
+        """The numbers in some rows; NaN where the column has none."""
+        if self.numbers is None:
+            return np.full(len(rows), np.nan)
+        return self.numbers[rows]
 
     @cached_property
     def present(self) -> NDArray[np.bool_]:
@@ -85,7 +93,9 @@ class Column:
     def levels(self) -> tuple[list[str], NDArray[np.int64]]:
         """The different values as names of categories or classes, and for each row which it has, -1 where missing."""
         if self.numbers is None:
-            values = [] if self.texts is None else self.texts.tolist()
+            values: list[Any] = []  # texts, None where missing
+            if self.texts is not None:
+                values = self.texts.tolist()
             names = [*dict.fromkeys(values)]
             if None in names:
                 names.remove(None)
@@ -139,9 +149,11 @@ class Column:
 
     def where(self, keep: NDArray[np.bool_]) -> Column:
         """Return the column of the rows to keep, bool [rows]."""
-        numbers = None if self.numbers is None else self.numbers[keep]
-        texts = None if self.texts is None else self.texts[keep]
-        column = replace(self, numbers=numbers, texts=texts)
+        column = self
+        if self.numbers is not None:
+            column = replace(column, numbers=self.numbers[keep])
+        if self.texts is not None:
+            column = replace(column, texts=self.texts[keep])
         if not column.present.any():
             return replace(column, kind="empty")
         return column
@@ -195,7 +207,9 @@ class Reading:
         names = []
         for name in header:
             new_name = self.rename.get(name, name)
-            names.append(name if new_name in have else new_name)
+            if new_name in have:
+                new_name = name
+            names.append(new_name)
         return names
 
 
@@ -228,16 +242,23 @@ class Table:
     exposure: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
-        column = next(iter(self.columns.values()))
-        return len(column.value_names if column.numbers is None else column.numbers)
+        return len(next(iter(self.columns.values())))
+
+    def numbers_in_source(self) -> NDArray[np.int64]:
+        """The number of each row in the source, from 0, int64 [rows]."""
+        if self.rows is None:
+            return np.arange(len(self))
+        return self.rows
 
     def data_row(self, row: int | np.integer[Any]) -> int:
         """Return what a sentence calls a row: its number in the source, from 1."""
-        return int(row if self.rows is None else self.rows[row]) + 1
+        if self.rows is not None:
+            row = self.rows[row]
+        return int(row) + 1
 
     def where(self, keep: NDArray[np.bool_]) -> Table:
         """Return the table of the rows to keep, bool [rows], before they are split into parts."""
-        numbers = np.arange(len(self)) if self.rows is None else self.rows
+        numbers = self.numbers_in_source()
         columns = {key: column.where(keep) for key, column in self.columns.items()}
         return replace(self, columns=columns, rows=numbers[keep])
 
@@ -267,7 +288,8 @@ def from_numbers(
         dates = np.full(len(numbers), None, dtype=object)
         dates[present] = [spell(value) for value in numbers[present]]
         return Column("date", None, dates)
-    return Column("boolean" if boolean else "number", numbers, **properties)
+    kind = "boolean" if boolean else "number"
+    return Column(kind, numbers, **properties)
 
 
 def are_whole(numbers: Floats) -> bool:
@@ -324,8 +346,10 @@ def from_texts(
     texts[:] = [meaning[cell] for cell in cells]
     distinct = {text for text in meaning.values() if text is not None}
     words = _words_for_missing(cells, codes | values)
-    if category or not distinct:
-        return Column("text" if distinct else "empty", None, texts, words=words)
+    if not distinct:
+        return Column("empty", None, texts, words=words)
+    if category:
+        return Column("text", None, texts, words=words)
     unknown = tuple(
         text
         for text in sorted(distinct)
@@ -341,8 +365,10 @@ def from_texts(
     has_thousands_dots = thousands_dots(values_written, comma)
     read: dict[str, Written | None] = {}
     for text in values_written:
+        read[text] = None
         is_unclear = has_thousands_dots and "." in text
-        read[text] = None if is_unclear else parse_number(text, comma)
+        if not is_unclear:
+            read[text] = parse_number(text, comma)
     value_of: dict[str, float] = {}
     signs: set[str] = set()
     kinds_of_signs: set[tuple[str, ...]] = set()
@@ -389,7 +415,9 @@ def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
 
     Not so 3.000 where the dot may stand for thousands.
     """
-    text = "" if cell is None else legible(cell)
+    if cell is None:
+        return None
+    text = legible(cell)
     if text.lower() in NOTHING or fold(text) in codes:
         return None
     if comma in ("decimal", "unseen") and thousands_dots({text}, "decimal"):
@@ -433,8 +461,9 @@ def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | Non
         numbers = np.array([float(cell) for cell in plain])
     except ValueError:
         return None
-    # Python reads 1_000, which is somebody's code.
-    return None if "_" in "".join(plain) else numbers
+    if "_" in "".join(plain):  # Python reads 1_000, which is somebody's code
+        return None
+    return numbers
 
 
 Comma = Literal["decimal", "unseen", "thousands", ""]
@@ -592,7 +621,9 @@ def _parse_with_signs(text: str, comma: Comma, *signs: str) -> Written | None:
     ):
         return Written(float(text.replace(",", "")), (",", *signs))
     value = number(text, comma)
-    return None if value is None else Written(value, signs)
+    if value is None:
+        return None
+    return Written(value, signs)
 
 
 def problem(
@@ -642,7 +673,9 @@ def _kind(text: str) -> str:
 def _strip_signs(text: str) -> str:
     """`text` without a percent sign or a currency."""
     match = _MONEY.fullmatch(text.removesuffix("%"))
-    return match["minus"] + match["number"] if match else text
+    if match is None:
+        return text
+    return match["minus"] + match["number"]
 
 
 def thousands_dots(texts: Collection[str], comma: Comma) -> bool:

@@ -165,7 +165,9 @@ def check_folder(
 
     Raises `InputError` for settings that are wrong whatever the files hold; problems of files are part of the answer.
     """
-    settings = tables if label is None else replace(tables, label=label)
+    settings = tables
+    if label is not None:
+        settings = replace(tables, label=label)
     path, problems = Path(path), _Problems()
     if path.is_dir():
         first_file = next(iter(files_of(path).values()))

@@ -69,7 +69,9 @@ class ColumnDescription:
             column = cls(**table)
         except TypeError:
             return None
-        return column if column._is_valid(most) else None
+        if not column._is_valid(most):
+            return None
+        return column
 
     def _is_valid(self, most: int) -> bool:
         """Return True if each field has the type that it should have, and what its kind needs is there."""
@@ -111,7 +113,9 @@ class LabelDescription:
             label = cls(**table)
         except TypeError:
             return None
-        return label if label._is_valid() else None
+        if not label._is_valid():
+            return None
+        return label
 
     def _is_valid(self) -> bool:
         """Return True if each field has the type that it should have, and there are as many values as it says, or fewer."""
@@ -168,9 +172,8 @@ class TableDescription:
             raise InputError("its description has no columns or no label")
         parsed = {}
         for name, column_table in columns.items():
-            column = ColumnDescription.parse(
-                column_table, rows if name in chosen else MANY_CATEGORIES
-            )
+            most = rows if name in chosen else MANY_CATEGORIES
+            column = ColumnDescription.parse(column_table, most)
             if column is None or not _is_word(name):
                 raise InputError(
                     f"its description of column {plain(str(name), 40)!r} is none"

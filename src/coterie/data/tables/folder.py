@@ -103,7 +103,7 @@ def from_folder(
     >>> ct.data.from_folder(FOLDER, label="num", tables=ct.data.Tables(above=0), name="hearts").names
     ('cleveland', 'hungary', 'long-beach', 'switzerland')
     """
-    settings = tables if label is None else replace(tables, label=label)
+    settings = _with_label(tables, label)
     if path_exists(path := Path(path), Path.is_file):
         sheet = open_sheet(path, reading_of(settings))
         dealt, notes = deal_table(sheet, settings, seed=seed, split=split)
@@ -169,7 +169,7 @@ def from_frames(
         raise InputError(
             "there are no data frames; give at least one as {client: frame}"
         )
-    settings = tables if label is None else replace(tables, label=label)
+    settings = _with_label(tables, label)
     read_frames = {
         client: read_frame(frame, reading_of(settings, client), name=client)
         for client, frame in names_as_texts(frames, "frames").items()
@@ -246,7 +246,7 @@ def deal_table(
     if labels is None:
         labels = np.zeros(len(ready))
     dealt = deal(rule, labels, seed=seed, column=column)
-    numbers = np.arange(len(whole)) if ready.rows is None else ready.rows
+    numbers = ready.numbers_in_source()
     rows = {name: numbers[index] for name, index in dealt.clients.items()}
     check_clients(settings, rows)
     readings = {name: reading_of(settings, name) for name in rows}
@@ -384,7 +384,14 @@ def fit_to(settings: Tables, tables: Mapping[str, Table]) -> Tables:
         )
     for table in tables.values():
         check_label(table, label, tables)
-    return settings if label == settings.label else replace(settings, label=label)
+    return _with_label(settings, label)
+
+
+def _with_label(settings: Tables, label: str | None) -> Tables:
+    """Settings with another label; as they are for None, or for the label that they have."""
+    if label is None or label == settings.label:
+        return settings
+    return replace(settings, label=label)
 
 
 def check_names(settings: Tables, tables: Mapping[str, Table]) -> None:
@@ -516,24 +523,23 @@ def _without_gaps(table: Table, settings: Tables) -> tuple[Table, list[str]]:
     if problem is not None:
         kind, row, cell = problem
         cures = cures_of(label, kind, cell, label=True)
-        choice = f", or say {either(cures)}" if cures else ""
-        raise InputError(
-            Advice(
-                f"{table.source}: label {label!r} {complaint(kind, row, cell)}{choice}",
-                cures,
-            )
-        )
+        said = f"{table.source}: label {label!r} {complaint(kind, row, cell)}"
+        if cures:
+            said += f", or say {either(cures)}"
+        raise InputError(Advice(said, cures))
     if present.all():
         return table, []
     missing = np.flatnonzero(~present)
     if settings.unlabelled != "drop":
-        count = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        rows_without = f"data row {table.data_row(missing[0])}"
+        if len(missing) > 1:
+            rows_without += f" and {len(missing) - 1} more"
         cures = [Cure("unlabelled", "drop")]
         if words := [word for word, _ in table.columns[label].words]:
             cures.append(Cure("not_missing", {label: words}))
         raise InputError(
             Advice(
-                f"{table.source}: label {label!r} is missing in data row {table.data_row(missing[0])}{count} (empty, NA, none, ?); "
+                f"{table.source}: label {label!r} is missing in {rows_without} (empty, NA, none, ?); "
                 f"fill it in, delete such rows, or set {either(cures)}",
                 cures,
             )

@@ -161,7 +161,9 @@ def _may_lack_the_event(column: Column, wanted: Set[str]) -> bool:
 def times_of_rows(table: Table, time: str, entry: str | None) -> tuple[Rows, list[str]]:
     """Entry and time of each row [rows, 2], and notes."""
     end = _numbers(table, time, "time")
-    start = np.zeros(len(end)) if entry is None else _numbers(table, entry, "entry")
+    start = np.zeros(len(end))
+    if entry is not None:
+        start = _numbers(table, entry, "entry")
     for values, name in ((end, time), (start, entry)):
         above = np.flatnonzero(values > LONGEST)
         if len(above):
@@ -188,7 +190,9 @@ def times_of_rows(table: Table, time: str, entry: str | None) -> tuple[Rows, lis
     late = np.flatnonzero(start >= end)
     if len(late):
         row = late[0]
-        why = f"and follow-up ends at {end[row]:g}" if entry else "so nothing was seen"
+        why = "so nothing was seen"
+        if entry:
+            why = f"and follow-up ends at {end[row]:g}"
         raise InputError(
             f"{table.source}: {entry or time!r} is {start[row]:g} in data row {table.data_row(row)}, {why}; who enters after the end "
             "was never at risk: correct it, or leave that row out"

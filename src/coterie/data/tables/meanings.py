@@ -91,8 +91,7 @@ def _numbers(tables: Sequence[Table], name: str) -> Array:
     """The numbers of a column in the training rows of all clients, NaN where missing, [rows]."""
     parts = []
     for table in tables:
-        rows, numbers = table.parts["train"], table.columns[name].numbers
-        parts.append(np.full(len(rows), np.nan) if numbers is None else numbers[rows])
+        parts.append(table.columns[name].numbers_in(table.parts["train"]))
     return np.concatenate(parts)
 
 
@@ -216,8 +215,9 @@ def _ask_times(
             names.append(name)
     if names:
         happened = recipe["label"]["classes"][1]
-        # An event is named by its column, and is 1 there.
-        where = f"small where {label} is {'1' if happened == label else happened}"
+        if happened == label:
+            happened = "1"  # an event is named by its column, and is 1 there
+        where = f"small where {label} is {happened}"
         about = f"{where}; is it a time until that, or until the follow-up ended, which is known only afterwards?"
         if settings.event is None:
             about += f' To predict when, say time = "{names[0]}", event = "{label}".'
@@ -228,11 +228,15 @@ def _limit(name: str, label: str) -> float:
     """The area under the ROC curve below which a column of this name may be the time until the label's event."""
     folded, is_event = fold(name), names_event(label)
     if _TIME.fullmatch(folded):
-        return _BESIDE_EVENT if is_event else _BESIDE_OTHER
+        if is_event:
+            return _BESIDE_EVENT
+        return _BESIDE_OTHER
     if _MAY_BE_TIME.fullmatch(folded):
         return _WEAK
+    if is_event:
+        return _ANY
     # Beside another label a strong predictor, such as the highest pulse of a healthy heart, looks the same.
-    return _ANY if is_event else 0.0
+    return 0.0
 
 
 def _ask_other_outcomes(
@@ -344,6 +348,8 @@ def _slopes(
         slope = float(x @ y) / squares
         rest = y - y.mean() - slope * x
         error = (float(rest @ rest) / (len(x) - 2) / squares) ** 0.5
+        slopes[i] = slope
         # A column that is the label itself has no error; it is asked about elsewhere.
-        slopes[i], errors[i] = slope, error if error > _CONSTANT else np.inf
+        if error > _CONSTANT:
+            errors[i] = error
     return slopes, errors

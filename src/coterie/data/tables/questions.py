@@ -131,10 +131,13 @@ def _ask_words_of_classes(
         elsewhere = [values for values in classes if values is not words]
         if len(words) > 1 and elsewhere and words.isdisjoint(set().union(*elsewhere)):
             cures = map_to_classes(set().union(*classes))
+            mapping = MAPPING
+            if cures:
+                mapping = either(cures)
             yield Advice(
                 f"label {label['column']}: no class in common with other clients at {table.name}, which has "
                 f"{' and '.join(sorted(words)[:3])}; are these other words for the same classes? Then map all values, "
-                f"the positive class last: {either(cures) if cures else MAPPING}, else --task classification",
+                f"the positive class last: {mapping}, else --task classification",
                 [*cures, Cure("task", "classification")],
             )
             return
@@ -156,7 +159,9 @@ def _telling_columns(
     ]
     cases, telling = labels[::step], []
     for column in recipe["columns"]:
-        tells = _numbers_tell if column["kind"] == "number" else _texts_tell
+        tells = _texts_tell
+        if column["kind"] == "number":
+            tells = _numbers_tell
         if tells(column["name"], tables, sampled, cases):
             telling.append(column["name"])
     return telling
@@ -168,8 +173,7 @@ def _numbers_tell(
     """Return True if the numbers of a column tell the cases, or where there is one."""
     parts = []
     for table, rows in zip(tables, sampled, strict=True):
-        numbers = table.columns[name].numbers
-        parts.append(np.full(len(rows), np.nan) if numbers is None else numbers[rows])
+        parts.append(table.columns[name].numbers_in(rows))
     values = np.concatenate(parts)
     present = ~np.isnan(values)
     by_gaps = not present.all() and _telling_area(present * 1.0, cases) > _TELLING
@@ -403,7 +407,9 @@ def _ask_codes(numbers: Far, answered: Set[str]) -> Iterator[str]:
     values = [*dict.fromkeys(chain.from_iterable(codes_of.values()))]
     named = {name: [*map(float, codes)] for name, codes in [*codes_of.items()][:3]}
     cures = Cure("missing", named), Cure("keep", [*named])
-    is_, does_it = ("is", "does it") if len(values) == 1 else ("are", "do they")
+    is_, does_it = "are", "do they"
+    if len(values) == 1:
+        is_, does_it = "is", "does it"
     yield Advice(
         f"{listing([*codes_of])}: {' and '.join(values[:3])} in {sum(total.values())} rows {is_} far from all other numbers; "
         f"{does_it} mean missing? Then {cures[0]}, else {cures[1]}",

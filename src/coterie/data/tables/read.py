@@ -368,10 +368,15 @@ def _csv(path: Path, reading: Reading) -> Columns:
 
 def _csv_text(path: Path) -> tuple[str, str]:
     """Return the text of a file and its separator: the one of , ; tab | that cuts the first lines into most equal parts."""
-    raw = _unpack(path) if suffix_of(path).endswith(".gz") else path.read_bytes()
-    begins_as_utf16 = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if suffix_of(path).endswith(".gz"):
+        raw = _unpack(path)
+    else:
+        raw = path.read_bytes()
+    encoding = "utf-8-sig"
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
     try:
-        text = raw.decode("utf-16" if begins_as_utf16 else "utf-8-sig")
+        text = raw.decode(encoding)
     except UnicodeDecodeError as error:
         raise InputError(
             f'{path} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"'
@@ -519,8 +524,9 @@ def _cell(cell: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float | int) and not isinstance(value, bool):
-        shown_in_percent = "%" in str(cell.number_format)
-        return f"{value * 100:.15g}%" if shown_in_percent else repr(value)
+        if "%" in str(cell.number_format):
+            return f"{value * 100:.15g}%"
+        return repr(value)
     if isinstance(value, datetime):
         return value.isoformat(" ")
     return str(value)
@@ -636,7 +642,8 @@ def _dates(cells: Sequence[str | None]) -> Column:
     """A column of dates and times, as texts that begin with the year; None where none is."""
     texts = np.empty(len(cells), dtype=object)
     texts[:] = cells
-    return Column("date" if any(cells) else "empty", None, texts)
+    kind = "date" if any(cells) else "empty"
+    return Column(kind, None, texts)
 
 
 def _texts_of_times(values: np.ndarray[Any, Any]) -> list[str | None]:
@@ -691,8 +698,9 @@ def _npz(path: Path, reading: Reading) -> Columns:
     values = list(parts.values())
 
     def column(i: int, key: str, rows: Numbers | None) -> Column:
-        taken = values[i] if rows is None else values[i][rows]
-        return _array(taken, key, reading)
+        if rows is None:
+            return _array(values[i], key, reading)
+        return _array(values[i][rows], key, reading)
 
     return list(parts), column
 

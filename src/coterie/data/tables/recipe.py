@@ -222,12 +222,15 @@ def describe_table(
             columns[name] = _describe_column(name, table, name in categorical, rare)
     target = table.columns[label]
     values = set(target.levels[0])
+    told_values = []
+    if len(values) <= MANY_CATEGORIES:
+        told_values = sorted(values)
     about_label = LabelDescription(
         target.kind,
         whole=target.numbers is not None and bool((target.numbers % 1 == 0).all()),
         signs=list(target.signs),
         distinct=len(values),
-        values=sorted(values) if len(values) <= MANY_CATEGORIES else [],
+        values=told_values,
     )
     return TableDescription(len(train), table.source, columns, about_label)
 
@@ -341,9 +344,13 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
     labels: Tensor | None
     task_of_label = recipe["label"].get("task")
     if task_of_label in ("time to event", "counts"):
-        read = labels_of if task_of_label == "time to event" else counts_of
         followed, label_notes = with_followup(table, recipe["label"], need=need_label)
-        labels = None if followed is None else read(followed, recipe["label"])
+        if followed is None:
+            labels = None
+        elif task_of_label == "time to event":
+            labels = labels_of(followed, recipe["label"])
+        else:
+            labels = counts_of(followed, recipe["label"])
     else:
         labels, label_notes = _labels(table, recipe["label"], need_label)
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *label_notes))
@@ -405,7 +412,9 @@ def _one_hot(
     """Write the categories of `column` into `out` [rows, categories]; a note names those that no client trained with."""
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
-    rare = position[RARE] if spec.get("rare") else None
+    rare: int | None = None
+    if spec.get("rare"):
+        rare = position[RARE]
     names, rows, codes = column.memberships
     unknown = []
     place = np.full(len(names) + 1, -1)  # of each category; the last stands for none
@@ -467,7 +476,9 @@ def _labels(
         return torch.from_numpy(stored.astype(np.float32)), []
     if need:
         raise InputError(f"{problem}; correct the file")
-    return None, [f"{problem}: no labels were read"] if column is not None else []
+    if column is None:
+        return None, []
+    return None, [f"{problem}: no labels were read"]
 
 
 def ask_about_units(

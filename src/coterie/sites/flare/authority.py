@@ -198,7 +198,9 @@ def note_successor(authority: Path, certificate: x509.Certificate, key: str) -> 
 
 def _read_if_there(path: Path) -> dict[str, str]:
     """Return a list that authorities of earlier versions lack."""
-    return _read(path) if path.exists() else {}
+    if not path.exists():
+        return {}
+    return _read(path)
 
 
 def serial_of(certificate: x509.Certificate) -> str:
@@ -233,7 +235,9 @@ def attribute_of(certificate: x509.Certificate, name: str) -> str | None:
     from cryptography.x509.oid import NameOID
 
     attributes = certificate.subject.get_attributes_for_oid(getattr(NameOID, name))
-    return str(attributes[0].value) if len(attributes) == 1 else None
+    if len(attributes) != 1:
+        return None
+    return str(attributes[0].value)
 
 
 def days_left(certificate: x509.Certificate) -> int:

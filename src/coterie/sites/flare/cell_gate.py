@@ -104,13 +104,12 @@ class CellGate:
         count = self._closed_by_parent
         for cell in list(CoreCell.ALL_CELLS.values()):
             kind, _ = kind_of(cell.my_info.fqcn)
-            streams = (
-                cell.fobs_ctx["cell"].byte_receiver.registry.reg
-                if "cell" in cell.fobs_ctx
-                else {}
-            )
-            if kind is not None:
-                count += count_doors(kind, list(cell.req_reg.reg), list(streams))
+            if kind is None:
+                continue
+            streams: list[str] = []
+            if "cell" in cell.fobs_ctx:
+                streams = [*cell.fobs_ctx["cell"].byte_receiver.registry.reg]
+            count += count_doors(kind, list(cell.req_reg.reg), streams)
         return count
 
     # ---- connections inside the machine
@@ -169,9 +168,10 @@ class CellGate:
         me = cell.my_info.fqcn
         if connection is None or type(connection).__name__ == "NullConnection":
             is_own = endpoint.name == me and message.get_header("cn__origin") == me
-            return Verdict(
-                "" if is_own else "it does not come over a connection"
-            ), "this process"
+            why = ""
+            if not is_own:
+                why = "it does not come over a connection"
+            return Verdict(why), "this process"
         peer, name = self._peer(me, endpoint, connection)
         if peer is None:
             return Verdict(
@@ -228,27 +228,34 @@ class CellGate:
 
     def _peer(self, me: str, endpoint: Any, connection: Any) -> tuple[Peer | None, str]:
         """Return who has sent a frame, as its connection proves it, and a name for the log."""
-        from nvflare.fuel.utils.admin_name_utils import is_valid_admin_client_name
-
         cell = endpoint.name
-        kind, _ = kind_of(cell)
         if not is_inside(connection):
             common_name = str(connection.get_conn_properties().get("peer_cn"))
-            if self._server_name:
-                is_server = cell == SERVER and common_name == self._server_name
-                return (Peer(Cell.SERVER, SERVER) if is_server else None), common_name
-            if is_valid_admin_client_name(cell):
-                # Anybody may name a cell so: only the certificate of a person makes it one.
-                is_theirs = is_person(common_name)
-                return (Peer(Cell.ADMIN, cell) if is_theirs else None), common_name
-            is_named = (
-                kind in (Cell.SITE, Cell.SITE_JOB)
-                and cell.partition(".")[0] == common_name
-            )
-            return (Peer(kind, cell) if is_named and kind else None), common_name
+            return self._certified(cell, common_name), common_name
+        kind, _ = kind_of(cell)
         if kind is None or self._proven.get(connection) != cell:
             return None, "this machine"
         return Peer(kind, cell, own=True), cell
+
+    def _certified(self, cell: str, common_name: str) -> Peer | None:
+        """Return the peer of this name if the certificate of its connection allows the name, else None."""
+        from nvflare.fuel.utils.admin_name_utils import is_valid_admin_client_name
+
+        if self._server_name:
+            # A site is connected with nobody but the server.
+            if cell == SERVER and common_name == self._server_name:
+                return Peer(Cell.SERVER, SERVER)
+            return None
+        if is_valid_admin_client_name(cell):
+            # Anybody may name a cell so: only the certificate of a person makes it one.
+            if is_person(common_name):
+                return Peer(Cell.ADMIN, cell)
+            return None
+        kind, _ = kind_of(cell)
+        is_of_holder = cell.partition(".")[0] == common_name
+        if kind in (Cell.SITE, Cell.SITE_JOB) and is_of_holder:
+            return Peer(kind, cell)
+        return None
 
 
 def _prove(secret: str, end: str, name: str, number: str) -> str:
@@ -280,7 +287,9 @@ def _letter(message: Any) -> Letter | None:
         for name in ("secure", "encrypted", "conn_url", "pass_through")
     )
     origin, destination, carrier, kind, channel, topic = texts
-    stream = (inner[0], inner[1]) if channel == STREAM else ("", "")
+    stream = ("", "")
+    if channel == STREAM:
+        stream = (inner[0], inner[1])
     return Letter(origin, destination, carrier, kind, channel, topic, stream, is_bare)
 
 
@@ -302,7 +311,8 @@ def _begins_at(route: Any, origin: str) -> bool:
 def _verdict_on_reply(cell: Any, letter: Letter, message: Any) -> Verdict:
     """A reply is taken from whom a request waits for it, before it is decoded; FLARE decodes first."""
     numbers = message.get_header("cn__req_id")
-    numbers = [numbers] if isinstance(numbers, str) else numbers
+    if isinstance(numbers, str):
+        numbers = [numbers]
     if not isinstance(numbers, list) or not all(
         isinstance(number, str) for number in numbers
     ):
@@ -344,7 +354,9 @@ INSTALLED: list[CellGate] = []
 
 def gate() -> CellGate | None:
     """Return the gate of this process; None if there is none."""
-    return INSTALLED[0] if INSTALLED else None
+    if not INSTALLED:
+        return None
+    return INSTALLED[0]
 
 
 def install(new: CellGate) -> None:
@@ -432,6 +444,9 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
         or get("cn__from") != endpoint.name
     ):
         return
+    message_type = "reply"
+    if destination != me:
+        message_type = "return"  # as FLARE returns what it cannot forward
     reply = make_reply("authentication_error", error="closed")
     reply.add_headers(
         {
@@ -442,9 +457,7 @@ def _tell(cell: Any, endpoint: Any, message: Any) -> None:
             "cn__origin": me,
             "cn__destination": origin,
             "cn__req_id": number,
-            "cn__msg_type": "reply"
-            if destination == me
-            else "return",  # as FLARE returns what it cannot forward
+            "cn__msg_type": message_type,
             "cn__original_headers": {"cn__destination": destination},
             "cn__route": [(me, time.time())],
             "cn__secure": False,

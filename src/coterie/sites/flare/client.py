@@ -38,16 +38,15 @@ class SiteClient:
         local = kit / "local"
         if not local.is_dir():  # a simulation has a folder for all sites
             local = Path(collab.workspace.get_site_config_dir())
-        settings = (
-            local / f"{name}.{SETTINGS_FILE}"
-        )  # where sites share a folder, as in a simulation
-        is_open = (
-            gate() is None and (kit / "startup" / "client.key").is_file()
-        )  # a simulation has no key and needs no gate
-        settings = settings if settings.exists() else local / SETTINGS_FILE
-        self._site = Site(
-            name, settings, kit / "coterie", unready=NO_GATE if is_open else ""
-        )
+        # Sites may share a folder, as in a simulation; then the file has the site's name.
+        settings = local / f"{name}.{SETTINGS_FILE}"
+        if not settings.exists():
+            settings = local / SETTINGS_FILE
+        unready = ""
+        if gate() is None and (kit / "startup" / "client.key").is_file():
+            # A simulation has no key, and needs no gate.
+            unready = NO_GATE
+        self._site = Site(name, settings, kit / "coterie", unready=unready)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def handle(self, message: bytes) -> bytes:
@@ -65,7 +64,9 @@ class SiteClient:
     def count_gate_doors(self) -> int:
         """Return how many doors of FLARE the gates of this process and of its parent close to everybody; 0 where there is no gate."""
         installed = gate()
-        return 0 if installed is None else installed.count_closed_doors()
+        if installed is None:
+            return 0
+        return installed.count_closed_doors()
 
     @collab.final  # type: ignore[untyped-decorator]
     def end(self) -> None:
@@ -105,7 +106,9 @@ class FlareLink:
             closed = self._do(name, "count_gate_doors", timeout)
         except (TimeoutError, ConnectionError):
             return None
-        return closed if type(closed) is int else None
+        if type(closed) is not int:
+            return None
+        return closed
 
     def _do(self, name: str, method: str, timeout: float, **values: Any) -> Any:
         begun = time.monotonic()

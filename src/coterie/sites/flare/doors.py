@@ -175,9 +175,13 @@ def kind_of(cell: str) -> tuple[Cell | None, str]:
     root, _, job = cell.partition(".")
     if not root or (job and not is_job(job)):
         return None, ""
+    if root == SERVER and job:
+        return Cell.SERVER_JOB, job
+    if root == SERVER:
+        return Cell.SERVER, ""
     if job:
-        return (Cell.SERVER_JOB if root == SERVER else Cell.SITE_JOB), job
-    return (Cell.SERVER if root == SERVER else Cell.SITE), ""
+        return Cell.SITE_JOB, job
+    return Cell.SITE, ""
 
 
 def objection(
@@ -195,9 +199,9 @@ def objection(
         return "it asks for encryption or offers a connection"
     if letter.carrier != peer.cell:
         return "its header names another sender than its connection"
-    author, job = (
-        (Cell.ADMIN, "") if peer.kind is Cell.ADMIN else kind_of(letter.origin)
-    )
+    author, job = kind_of(letter.origin)
+    if peer.kind is Cell.ADMIN:
+        author, job = Cell.ADMIN, ""
     if author is None or not _may_carry(me, peer, letter.origin):
         return "its origin is not the sender's to write for"
     receiver, own_job = kind_of(letter.destination)
@@ -255,14 +259,15 @@ def _objection_to_forwarding(
     if me != SERVER and families != {me, SERVER}:
         return "it is for another site"
     if author[0] is Cell.SITE and receiver[0] is Cell.SERVER_JOB:
-        is_open = letter.kind == "req" and (letter.channel, letter.topic) == (
-            STREAM,
-            ERROR,
-        )
-        return "" if is_open else "only a job writes to a job"
+        door = (letter.channel, letter.topic)
+        if letter.kind != "req" or door != (STREAM, ERROR):
+            return "only a job writes to a job"
+        return ""
     if {author[0], receiver[0]} != {Cell.SITE_JOB, Cell.SERVER_JOB} or author[1] != job:
         return "only the two ends of a job write to each other"
-    return "" if letter.kind != "req" else _why_no_door(receiver[0], author[0], letter)
+    if letter.kind != "req":
+        return ""
+    return _why_no_door(receiver[0], author[0], letter)
 
 
 def _why_no_door(receiver: Cell, author: Cell, letter: Letter) -> str:
@@ -300,9 +305,9 @@ def count_doors(receiver: Cell, requests: Iterable[str], streams: Iterable[str])
         for name in registered:
             channel, _, topic = name.partition(":")
             is_stream = channel == STREAM and topic in (DATA, ACK, ERROR)
-            is_partly_open = (
-                channel in channels if topic == ANY else _lists((channel, topic), doors)
-            )
+            is_partly_open = _lists((channel, topic), doors)
+            if topic == ANY:
+                is_partly_open = channel in channels
             closed += not is_partly_open and not is_stream
     return closed
 
@@ -316,12 +321,9 @@ def why_not_inside(topic: object, job: object, sender_job: str) -> str:
         sender_job: the job whose cell sent it; "" for the server.
     """
     if sender_job:
-        is_own = topic == NOTIFY and job == sender_job
-        return (
-            ""
-            if is_own
-            else f"{topic!r} inside is closed to a job, or is about another job"
-        )
+        if topic != NOTIFY or job != sender_job:
+            return f"{topic!r} inside is closed to a job, or is about another job"
+        return ""
     if not isinstance(topic, str) or topic not in FROM_SERVER:
         return f"{topic!r} inside is closed to the server"
     if topic in OF_A_JOB and not is_job(job):

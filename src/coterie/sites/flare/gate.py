@@ -91,10 +91,14 @@ class Gate(FLComponent):  # type: ignore[misc]
 def _revoked(local: Path) -> Mapping[str, str]:
     """Return the revoked certificates by serial number."""
     revocations = servers_list(local)
-    return {} if revocations is None else revocations.certificates
+    if revocations is None:
+        return {}
+    return revocations.certificates
 
 
 def _registered(local: Path) -> dict[str, Any]:
     """Return the serial numbers with which sites came; a list that is damaged is an error, since nobody would be refused."""
     path = local / REGISTERED
-    return read_json(path, dict, _CURE) if path.exists() else {}
+    if not path.exists():
+        return {}
+    return read_json(path, dict, _CURE)

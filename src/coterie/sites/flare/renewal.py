@@ -135,8 +135,9 @@ def check_key(kit: Path, certificate: x509.Certificate, end: str = "client") -> 
     """Raise `InputError` unless the key in a kit is that of its certificate; `end` as of `kits_certificate`."""
     startup = kit / "startup"
     if not _belongs((startup / f"{end}.key").read_bytes(), certificate):
-        renewed = f"if a renewal was interrupted, give coterie site renew {kit} with the signed file again, or "
-        cure = renewed if end == "client" else ""
+        cure = ""
+        if end == "client":
+            cure = f"if a renewal was interrupted, give coterie site renew {kit} with the signed file again, or "
         raise InputError(
             f"{end}.key and {end}.crt in {startup} do not belong together; {cure}get a new kit"
         )

@@ -99,14 +99,11 @@ class Coordinator:
             )
             outcome = {"status": 0, "sentence": ""}
         except CoterieError as error:
-            outcome = {
-                "status": 2 if isinstance(error, InputError) else 1,
-                "sentence": str(error),
-            }
+            status = 2 if isinstance(error, InputError) else 1
+            outcome = {"status": status, "sentence": str(error)}
         finally:
-            if (
-                outcome["sentence"] != ENDED
-            ):  # no site can be reached in a job that was aborted
+            # No site can be reached in a job that was aborted.
+            if outcome["sentence"] != ENDED:
                 self._sign_heads(remote, root)
             remote.close()
             if folder.exists():
@@ -169,4 +166,6 @@ class Coordinator:
 def _text_of_list(local: Path) -> str:
     """Return the list of revoked certificates in the server's kit; "" in a simulation."""
     revocations = servers_list(local)
-    return "" if revocations is None else revocations.text
+    if revocations is None:
+        return ""
+    return revocations.text

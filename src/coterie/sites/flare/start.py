@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 from coterie.base.errors import CoterieError, InputError
 from coterie.base.files import read_json, read_text
@@ -56,7 +57,9 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
         The arguments for FLARE's program. Raises `InputError` for a kit without the gate.
     """
     os.umask(0o077)  # the site's log, models and jobs are its own
-    where = arguments.index("-m") + 1 if "-m" in arguments[:-1] else 0
+    where = 0
+    if "-m" in arguments[:-1]:
+        where = arguments.index("-m") + 1
     if entry not in PROGRAMS or not where:
         raise InputError(
             f"start with one of {', '.join(PROGRAMS)}, and -m KIT; a kit's startup/start.sh does"
@@ -67,18 +70,16 @@ def prepare(entry: str, arguments: list[str]) -> list[str]:
         raise InputError(
             f"{kit} was made before the gate was; put it in with: coterie site check {kit}"
         )
-    log = _log_of(kit) if is_site else kit / "local" / SERVER_LOG
     secret = os.environ.pop(SECRET, "")
     if entry.endswith("-job") and not secret:
         raise InputError(
             "a job is started by its parent, which shares a secret with it"
         )
-    guard = CellGate(
-        Refusals(log),
-        _server_of(kit) if is_site else "",
-        secret,
-        int(os.environ.pop(CLOSED, "0")),
-    )
+    log, server_name = kit / "local" / SERVER_LOG, ""
+    if is_site:
+        log, server_name = _log_of(kit), _server_of(kit)
+    closed_by_parent = int(os.environ.pop(CLOSED, "0"))
+    guard = CellGate(Refusals(log), server_name, secret, closed_by_parent)
     install(guard)
     spare_the_others(entry)
     if entry.endswith("-job"):
@@ -108,21 +109,27 @@ def has_gate(kit: Path) -> bool:
 
     Raises `InputError` for a kit in which a file is missing or damaged that says so.
     """
-    script, resources = (
-        kit / "startup" / "sub_start.sh",
-        kit / "local" / "resources.json",
-    )
+    script = kit / "startup" / "sub_start.sh"
+    resources = kit / "local" / "resources.json"
     for file in (script, resources):
         if not file.is_file():
             raise InputError(f"{file} is missing; {NEW_KIT}")
     text = read_text(script)
     components = read_json(resources, dict, NEW_KIT).get("components")
-    named = components if isinstance(components, list) else [None]
-    paths = {part.get("path") if isinstance(part, dict) else None for part in named}
+    paths: list[Any] = [None]
+    if isinstance(components, list):
+        paths = [_path_in(part) for part in components]
     if not all(isinstance(path, str) for path in paths):
         raise InputError(f"{resources} names components without a path; {NEW_KIT}")
     is_bare = OPEN_PATH in text or any(program in text for program in PROGRAMS.values())
-    return f"-m {MODULE} " in text and not is_bare and not paths & LAUNCHERS.keys()
+    return f"-m {MODULE} " in text and not is_bare and not {*paths} & LAUNCHERS.keys()
+
+
+def _path_in(component: Any) -> Any:
+    """The class that a component names; None for what is no component."""
+    if not isinstance(component, dict):
+        return None
+    return component.get("path")
 
 
 def _server_of(kit: Path) -> str:
@@ -140,8 +147,10 @@ def _log_of(kit: Path) -> Path:
         table = read_toml(local / SETTINGS_FILE).get("site")
     except CoterieError:
         table = None
-    settings = table if isinstance(table, dict) else {}
-    return local / str(settings.get("log", "asks.jsonl"))
+    log = "asks.jsonl"
+    if isinstance(table, dict):
+        log = str(table.get("log", log))
+    return local / log
 
 
 def main(entry: str, arguments: list[str]) -> None:
@@ -159,4 +168,7 @@ def main(entry: str, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else "", sys.argv[2:])
+    entry_of_kit = ""
+    if sys.argv[1:]:
+        entry_of_kit = sys.argv[1]
+    main(entry_of_kit, sys.argv[2:])

@@ -74,7 +74,10 @@ def _lines(
     now: float,
 ) -> Iterator[str]:
     width = max(map(len, deployment.sites))
-    yield f"server {deployment.server}:{deployment.port} answers; {_run(progress) if running else 'no run'}"
+    run = "no run"
+    if running:
+        run = _run(progress)
+    yield f"server {deployment.server}:{deployment.port} answers; {run}"
     for name in deployment.sites:
         state = "connected" if name in connected else "not connected"
         if name in progress.get("gone", ()):
@@ -84,19 +87,19 @@ def _lines(
         if running:
             state += _gate(progress.get("gates", {}).get(name))
         last_answer = progress.get("last", {}).get(name)
-        answer = (
-            f"; last answered {short(last_answer[0])} {now - last_answer[1]:.0f} s ago"
-            if last_answer
-            else ""
-        )
-        yield f"  {name:<{width}}  {state}{answer}"
+        if last_answer:
+            task, time_of_answer = last_answer
+            state += f"; last answered {short(task)} {now - time_of_answer:.0f} s ago"
+        yield f"  {name:<{width}}  {state}"
 
 
 def _gate(closed: int | None) -> str:
     """What a site says of its gate: how many doors it closes; None: it has not answered."""
     if closed is None:
         return ", gate not known"
-    return f", gate closed {closed}" if closed else ", no gate"
+    if not closed:
+        return ", no gate"
+    return f", gate closed {closed}"
 
 
 def _run(progress: Mapping[str, Any]) -> str:
@@ -133,16 +136,11 @@ def certificate_lines(
             yield f"  {holder:<{width}}  none is noted"
             continue
         days = (ends[holder] - now).days
-        line = (
-            f"  {holder:<{width}}  ends in {days} days"
-            if days >= 0
-            else f"  {holder:<{width}}  has ended"
-        )
-        if days < FEW_DAYS:
-            cure = (
-                "there, coterie site renew KIT"
-                if holder in deployment.sites
-                else "coterie deploy PLAN --kits NEW"
-            )
-            line += f"; renew it: {cure}"
-        yield line
+        state = f"ends in {days} days"
+        if days < 0:
+            state = "has ended"
+        if days < FEW_DAYS and holder in deployment.sites:
+            state += "; renew it: there, coterie site renew KIT"
+        elif days < FEW_DAYS:
+            state += "; renew it: coterie deploy PLAN --kits NEW"
+        yield f"  {holder:<{width}}  {state}"

@@ -236,11 +236,13 @@ def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> 
             ):  # the job may be beginning or ending; the status tells
                 progress = session.do_app_command(job, "coterie", {})
         if progress and watch is not None:
-            event = Event(*progress["event"]) if "event" in progress else None
-            lists = tuple(progress.get("waiting", ())), tuple(progress.get("gone", ()))
-            watch(
-                Watched(event, progress.get("ask", 0), progress.get("task", ""), *lists)
-            )
+            event = None
+            if "event" in progress:
+                event = Event(*progress["event"])
+            ask, task = progress.get("ask", 0), progress.get("task", "")
+            waiting = tuple(progress.get("waiting", ()))
+            gone = tuple(progress.get("gone", ()))
+            watch(Watched(event, ask, task, waiting, gone))
         if "over" in progress:
             ended_at = time.monotonic()
         if ended_at and time.monotonic() - ended_at > END_SECONDS:
@@ -264,14 +266,14 @@ def _bring_back(session: Any, job: str, status: str, out: Path) -> None:
         result = next(downloaded.rglob(RESULT), None)
         if result is not None:
             shutil.copytree(result, out, dirs_exist_ok=True)
-        outcome = next(downloaded.rglob(OUTCOME), None)
-        outcome_values = (
-            None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
-        )
-    if outcome_values is None:
-        raise RunError(
-            f"job {job} ended as {status}; start what has died, then continue with --resume"
-        )
-    if outcome_values["status"]:
-        kind = InputError if outcome_values["status"] == 2 else RunError
-        raise kind(outcome_values["sentence"])
+        outcome_file = next(downloaded.rglob(OUTCOME), None)
+        if outcome_file is None:
+            raise RunError(
+                f"job {job} ended as {status}; start what has died, then continue with --resume"
+            )
+        outcome = json.loads(outcome_file.read_text(encoding="utf-8"))
+    # The status with which the command ends: 2 after bad input.
+    if outcome["status"] == 2:
+        raise InputError(outcome["sentence"])
+    if outcome["status"]:
+        raise RunError(outcome["sentence"])

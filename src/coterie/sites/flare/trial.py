@@ -63,11 +63,9 @@ class Trial:
     def line(self) -> str:
         """The result for a person."""
         if self.read or self.opened:
-            files = (
-                "files of this site are read through FLARE's own channels; "
-                if self.read
-                else ""
-            )
+            files = ""
+            if self.read:
+                files = "files of this site are read through FLARE's own channels; "
             return f"gate      OPEN: {files}{len(self.opened)} of {self.tried} messages are taken that no job needs"
         return f"gate      closed: {self.tried} messages of FLARE's channels, as server, other site and own job; none is taken"
 
@@ -122,13 +120,13 @@ def try_gate(*, gate: bool = True) -> Trial:
                 return _question(listener, folder, process)
             except (OSError, ValueError, StopIteration) as error:
                 process.kill()
-                last = (
-                    (process.stderr.read() if process.stderr else "")
-                    .strip()
-                    .splitlines()[-1:]
-                )
+                printed = ""
+                if process.stderr:
+                    printed = process.stderr.read().strip()
+                # Of a traceback the last line says what went wrong.
+                last_line = "".join(printed.splitlines()[-1:])
                 raise InputError(
-                    f"the gate could not be tried on this machine ({''.join(last)[:120] or error}); is FLARE installed "
+                    f"the gate could not be tried on this machine ({last_line[:120] or error}); is FLARE installed "
                     "in the version of coterie's extra flare?"
                 ) from error
             finally:
@@ -184,7 +182,9 @@ def _is_honest(message: _Said) -> bool:
         return False
     if message.channel != ADMIN_CHANNEL:
         return True
-    return message.inside in (FROM_SERVER if author is Cell.SERVER else {NOTIFY})
+    if author is Cell.SERVER:
+        return message.inside in FROM_SERVER
+    return message.inside == NOTIFY
 
 
 def _everything(doors: list[list[str]], agent: list[str]) -> Iterator[_Said]:
@@ -223,9 +223,9 @@ def flare_words() -> tuple[list[str], list[str]]:
     topics, channels = set(), set()
     for module in modules:
         for name, value in vars(module).items():
-            members = (
-                vars(value).items() if isinstance(value, type) else ((name, value),)
-            )
+            members = [(name, value)]
+            if isinstance(value, type):
+                members = [*vars(value).items()]
             texts = {
                 text
                 for key, text in members
@@ -315,7 +315,9 @@ class _Line:
         self._send(_DATA, headers, payload)
 
     def _send(self, kind: int, headers: dict[str, Any], payload: bytes) -> None:
-        head = _pack(headers) if headers else b""
+        head = b""
+        if headers:
+            head = _pack(headers)
         length = 16 + len(head) + len(payload)
         prefix = struct.pack(">IHBBHHHH", length, len(head), kind, 0, 0, 1, 0, 0)
         self._connection.sendall(prefix + head + payload)
@@ -338,10 +340,9 @@ def _order(topic: str, job: str, command: str) -> bytes:
     order.set_header("job_id", job)
     message = CellMessage({}, order)
     encode_payload(message)
-    payload = message.payload
-    return (
-        b"".join(map(bytes, payload)) if isinstance(payload, list) else bytes(payload)
-    )
+    if isinstance(message.payload, list):  # FLARE may leave it in several buffers
+        return b"".join(map(bytes, message.payload))
+    return bytes(message.payload)
 
 
 def _make_certificates(folder: Path) -> None:
@@ -361,11 +362,10 @@ def _make_certificates(folder: Path) -> None:
         ("server", SERVER_NAME),
         ("site", SITE),
     ):
-        key, public = (
-            (authority_key, authority_key.public_key())
-            if name == "ca"
-            else generate_keys()
-        )
+        if name == "ca":
+            key, public = authority_key, authority_key.public_key()
+        else:
+            key, public = generate_keys()
         host = SERVER_NAME if name == "server" else None
         certificate = generate_cert(
             Identity(common_name),
@@ -448,7 +448,9 @@ def _note_arrivals(owner: Any, taken: list[int]) -> None:
 
         taken.append(int(message.get_header("cn__req_id")))
         is_order = message.get_header("cn__channel") == ADMIN_CHANNEL
-        return process(self, origin, message) if is_order else make_reply("ok")
+        if not is_order:
+            return make_reply("ok")
+        return process(self, origin, message)
 
     owner._process_request = noting
 
@@ -459,10 +461,10 @@ def _let_the_agent_obey(cell: Any, processors: dict[str, Any]) -> None:
 
     def obey(request: Any) -> Any:
         order = request.payload
-        is_shell = getattr(order, "topic", "") == "sys.shell"
-        return Message(
-            {}, processors[order.topic].process(order, None) if is_shell else None
-        )
+        answer = None
+        if getattr(order, "topic", "") == "sys.shell":
+            answer = processors[order.topic].process(order, None)
+        return Message({}, answer)
 
     cell.register_request_cb(channel=ADMIN_CHANNEL, topic="*", cb=obey)
 

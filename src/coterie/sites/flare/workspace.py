@@ -47,7 +47,9 @@ def make_workspace(kit: Path) -> Path:
 
 def kit_of(workspace: Path) -> Path:
     """Return the kit to which FLARE's workspace belongs; a simulation's, and that of an old kit, is its own."""
-    return workspace.parent if is_workspace(workspace) else workspace
+    if is_workspace(workspace):
+        return workspace.parent
+    return workspace
 
 
 def is_workspace(folder: Path) -> bool:
