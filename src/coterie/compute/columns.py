@@ -65,6 +65,7 @@ class Columns:
 
     def pack(self, models: Tensor) -> Tensor:
         """One wide model [1, dim] of at most `COLUMNS` models [k, d]; the last is repeated."""
+        # A model is [weights row by row | biases]; the wide one has the weights of all models, then the biases of all.
         every = models[torch.arange(COLUMNS).clamp(max=len(models) - 1)]
         sizes = [self._outputs * self._inputs, self._outputs * self._bias]
         weights, biases = every.split(sizes, 1)
@@ -73,13 +74,14 @@ class Columns:
 
     def unpack(self, wide: Tensor, count: int) -> Tensor:
         """The first models [n, count, d] of wide ones [n, dim]."""
-        width = self._inputs + self._spare
-        biases = self._outputs * self._bias
-        rows, rest = wide.split([COLUMNS * self._outputs * width, COLUMNS * biases], 1)
-        weights = rows.view(len(wide), COLUMNS, self._outputs, width)
-        weights = weights[:, :count, :, : self._inputs]
-        every_bias = rest.view(len(wide), COLUMNS, biases)[:, :count]
-        return torch.cat([weights.flatten(2), every_bias], 2)
+        n, width = len(wide), self._inputs + self._spare
+        bias_count = self._outputs * self._bias  # of one model
+        sizes = [COLUMNS * self._outputs * width, COLUMNS * bias_count]
+        all_rows, all_biases = wide.split(sizes, 1)
+        rows = all_rows.view(n, COLUMNS, self._outputs, width)[:, :count]
+        weights = rows[..., : self._inputs].flatten(2)  # without the columns of zeros
+        biases = all_biases.view(n, COLUMNS, bias_count)[:, :count]
+        return torch.cat([weights, biases], 2)
 
     def widen(self, inputs: Tensor) -> Tensor:
         """Rows [r, ...] with the columns of zeros."""
@@ -118,14 +120,11 @@ class Columns:
             return self.unpack(found, len(order))
 
         everyone = range(COLUMNS)
-        for form in ((5, 2), (9, 1), (32, 2)):
+        turned = [*everyone[3:], *everyone[:3]]
+        backward = [*everyone[::-1]]
+        for form in ((5, 2), (9, 1), (32, 2)):  # (rows of a batch, steps)
             whole = train(everyone, *form)
-            for order in (
-                [*everyone[3:], *everyone[:3]],
-                [*everyone[::-1]],
-                [7],
-                [2, 9],
-            ):
+            for order in (turned, backward, [7], [2, 9]):
                 if not torch.equal(train(order, *form), whole[:, order]):
                     return False
         return True

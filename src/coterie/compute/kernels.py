@@ -243,6 +243,7 @@ class Batched:
 
         The steps are those that `feed` gives. If `relative`, what is written are updates, models minus x.
         """
+        # Where a chunk has fewer clients than a product needs, they fill the slots once more; only the first are written.
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
         start = [self._align(v) for v in self._split(_select(x, members))]
@@ -253,7 +254,7 @@ class Batched:
             rule = rule._replace(
                 shrink=rule.shrink.to(self.device)[members, None, None]
             )
-        # Kept from call to call, since fresh pages cost as much as a small step.
+        # `models` is where the clients train. It is kept from call to call, since fresh pages cost as much as a small step.
         if not self._stacks or len(self._stacks[0]) < slots:
             self._stacks = [self._slices(slots, *shape) for shape in self._shapes]
         models = [stack[:slots] for stack in self._stacks]
@@ -454,14 +455,16 @@ class Batched:
         return activations, weights
 
     def outputs(self, x: Tensor, chunk: Chunk, source: RowSource) -> Tensor:
-        """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the rows of its first step."""
+        """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the rows of its first step; nothing is trained."""
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
         own = self._split(_select(x, members))
         models = [self._align(v).expand(slots, -1, -1) for v in own]
         inputs, _, _ = next(self.feed(chunk, source))
-        sides = self._sides(models, models, self._space(slots, chunk.rows.shape[2]), [])
-        return self._forward(sides, inputs)[: len(chunk.members)]
+        batch = chunk.rows.shape[2]
+        sides = self._sides(models, models, self._space(slots, batch), [])
+        outputs = self._forward(sides, inputs)
+        return outputs[: len(chunk.members)]
 
     def probes(self) -> Iterator[Batched]:
         """Yield a kernel for each layer in its true width, so that `steady` holds the operands of one layer at a time."""
@@ -599,9 +602,9 @@ class Batched:
             spare = 0
         if spare:
             rows = np.concatenate([rows, rows[..., :spare]], axis=2)
-        weights = (np.arange(batch)[:, None] < counts) * (
-            self._factor / np.maximum(counts, 1)
-        )
+        # [T, c, B, 1]: a row that counts has the weight factor / rows of its batch, a row that fills up has 0.
+        is_counted = np.arange(batch)[:, None] < counts
+        weights = is_counted * (self._factor / np.maximum(counts, 1))
         # With a least width above 2 all steps have the width of the chunk, else only as many as still train.
         widths = [slots] * total
         if self._least <= 2:
@@ -733,6 +736,7 @@ class Batched:
             outputs = outputs.unflatten(2, (self.columns, self._outputs))
             labels, scale = labels[:, :, None], scale[:, :, None]
         if self.kind == "classes":
+            # The slope of cross-entropy is softmax(outputs) less 1 at the label, times the weight of the row. By hand:
             # torch.softmax takes three times as long for rows as short as these.
             outputs.sub_(outputs.amax(-1, keepdim=True)).exp_()
             outputs.mul_(scale / outputs.sum(-1, keepdim=True))

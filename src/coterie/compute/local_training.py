@@ -173,10 +173,13 @@ class StepBatches:
         if isinstance(steps, Steps):
             return steps.count
         rows, size = self._epoch(client)
+        batches_of_epoch = -(-rows // size)
+        # A short last batch may be left out.
         last_rows = rows % size
-        left_out = self.sampler is None and 0 < last_rows < self._smallest(size)
-        batches_of_all = steps.count * (-(-rows // size) - left_out)
-        return -(-batches_of_all // self.local.accumulate)
+        if self.sampler is None and 0 < last_rows < self._smallest(size):
+            batches_of_epoch -= 1
+        all_batches = steps.count * batches_of_epoch
+        return -(-all_batches // self.local.accumulate)
 
     def _epoch(self, client: int) -> tuple[int, int]:
         """Return the rows of one epoch and those of a batch."""
@@ -397,21 +400,15 @@ class LocalTraining:
     def _is_plain(self) -> bool:
         """Return True if kernels know each step."""
         local = self.local
-        plain = (
-            local.optimiser == "sgd"
-            and not local.momentum
-            and local.clip is None
-            and local.accumulate == 1
-            and local.private is None
-            and self.rule is None
-        )
-        quadratic = self.penalty is None or isinstance(self.penalty, Quadratic)
-        return (
-            plain
-            and quadratic
-            and self._moving is None
-            and self.cohort.clients.transform is None
-        )
+        is_sgd = local.optimiser == "sgd" and not local.momentum
+        is_plain_gradient = local.clip is None and local.accumulate == 1
+        is_plain_gradient = is_plain_gradient and local.private is None
+        has_no_hooks = self.rule is None and self._moving is None
+        if not (is_sgd and is_plain_gradient and has_no_hooks):
+            return False
+        if self.cohort.clients.transform is not None:
+            return False
+        return self.penalty is None or isinstance(self.penalty, Quadratic)
 
     @cached_property
     def _same(self) -> StepBatches:
@@ -557,6 +554,7 @@ class LocalTraining:
         workspace, clip = self.cohort.workspace, self.local.clip
         grad = hooks.gradient(batches[0], further)
         loss = workspace.last_loss
+        # The gradient of the mean over all rows is that of the batches, weighted by their shares of the rows.
         if len(batches) > 1:
             rows = [len(labels) for _, labels in batches]
             shares = [count / sum(rows) for count in rows]
@@ -566,6 +564,7 @@ class LocalTraining:
                 loss = loss + workspace.last_loss * share
         if self._moving is not None:
             grad = grad * self._moving[: len(grad)]
+        # A gradient that is shorter stays as it is.
         if clip is not None:
             grad = grad * (clip / (grad.norm() + 1e-12)).clamp(max=1.0)
         return grad, loss

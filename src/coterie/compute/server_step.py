@@ -90,9 +90,10 @@ class ServerStep:
         """The first of some targets, and their updates [k, n, d] times factors: sums of these round as if each target were alone."""
         at_once = max(1, NUMBERS // self.deltas[0].numel())
         for low in range(0, len(self.deltas), at_once):
-            part = slice(low, low + at_once)
-            room = self.deltas.new_empty(self.deltas[part].shape)
-            yield low, torch.mul(self.deltas[part], factors[part], out=room)
+            deltas = self.deltas[low : low + at_once]
+            # Into contiguous memory, whatever the strides of the updates: a sum rounds by them.
+            room = self.deltas.new_empty(deltas.shape)
+            yield low, torch.mul(deltas, factors[low : low + at_once], out=room)
 
     def _adam(
         self,

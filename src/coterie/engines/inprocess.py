@@ -114,14 +114,18 @@ class LocalEngine(Engine):
         self.serves = serves
         self._kernel = workspace.batched
         self.has_server = clients.server is not None
-        self.unseen = clients.unseen.names if clients.unseen is not None else ()
+        self.unseen: tuple[str, ...] = ()
+        if clients.unseen is not None:
+            self.unseen = clients.unseen.names
         self.x = workspace.x.clone()
         self._rows = clients
         self._sizes: dict[str, dict[str, int]] = {}
 
     def width(self) -> int:
         """Return how many clients the kernel trains side by side at most; 0 without one."""
-        return 0 if self._kernel is None else self._kernel.width(1)
+        if self._kernel is None:
+            return 0
+        return self._kernel.width(1)
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client, unseen ones behind the others."""
@@ -162,29 +166,26 @@ class InProcessEngine(LocalEngine):
         workspace = Workspace(model, loss, clients[0], device, kernel, precision)
         super().__init__(clients, workspace, workers)
         # Once, so that no round waits for rows; workers share those of this process.
-        self._shard = Shard(
-            clients if device == "cpu" else clients.to(workspace.device), workspace
-        )
-        local = (*self.unseen, "server")
-        self._workers = (
-            Workers(self._shard, min(workers, len(clients)), local, timeout)
-            if workers > 1
-            else None
-        )
+        if device != "cpu":
+            clients = clients.to(workspace.device)
+        self._shard = Shard(clients, workspace)
+        self._workers: Workers | None = None
+        if workers > 1:
+            local = (*self.unseen, "server")
+            count = min(workers, len(clients))
+            self._workers = Workers(self._shard, count, local, timeout)
 
     def ask(self, ask: Ask) -> Answer:
         """Run the task here, or in the workers, each client where its memory is."""
-        return (
-            self._shard.answer(ask) if self._workers is None else self._workers.ask(ask)
-        )
+        if self._workers is None:
+            return self._shard.answer(ask)
+        return self._workers.ask(ask)
 
     def borrow(self, ask: Ask) -> Answer:
         """The same, with replies that stay in the memory that workers share until the next ask."""
-        return (
-            self.ask(ask)
-            if self._workers is None
-            else self._workers.ask(ask, keep=False)
-        )
+        if self._workers is None:
+            return self._shard.answer(ask)
+        return self._workers.ask(ask, keep=False)
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what all clients remember."""

@@ -135,9 +135,13 @@ class RayEngine(LocalEngine):
         parts: list[tuple[Host, Ask]] = []
         for host in self._hosts:
             group = tuple(n for n in ask.names if self._home.get(n) is host)
-            why = host.excuse() if group else None
-            failed.update(dict.fromkeys(group if why else (), why or ""))
-            parts += [(host, ask.to(group))] if group and not why else []
+            if not group:
+                continue
+            why = host.excuse()
+            if why:
+                failed.update(dict.fromkeys(group, why))
+            else:
+                parts.append((host, ask.to(group)))
         started = time.monotonic()
         bytes_down = nbytes(ask.payload)
         shared = self._share_payload(ask.payload, len(parts))
@@ -221,8 +225,9 @@ class RayEngine(LocalEngine):
         packed = pack(
             {k: v for k, v in payload.items() if not isinstance(v, PerClient)}
         )
-        large = bytes_of(packed) > _SHARED and actors > 1
-        return ray.put(packed) if large else packed
+        if actors > 1 and bytes_of(packed) > _SHARED:
+            return ray.put(packed)
+        return packed
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what all clients remember; of an actor that is still busy with an ask that timed out, what was saved last."""

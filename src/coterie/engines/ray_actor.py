@@ -127,8 +127,9 @@ def bytes_of(packed: Packed) -> int:
 
 def _array(tensor: Tensor) -> NDArray[Any]:
     # numpy has no bfloat16: the bits travel as integers of the same width.
-    is_bfloat16 = tensor.dtype == torch.bfloat16
-    array: NDArray[Any] = (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    array: NDArray[Any] = tensor.numpy()
     return array
 
 

@@ -74,23 +74,22 @@ def _connect(ray: Any, actors: int, address: str | None) -> None:
     from ray._private import ray_constants
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    quiet_options = {
+    options: dict[str, Any] = {
         "logging_level": "error",
         "log_to_driver": False,
         "configure_logging": False,
     }
-    local = {
-        "num_cpus": actors,
-        "include_dashboard": False,
-        "_node_ip_address": "127.0.0.1",
-    }
+    if not address:
+        options |= {
+            "num_cpus": actors,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
     among_machines = ray_constants.ENABLE_RAY_CLUSTER
     # Unless it is told that there is one machine only, Ray replaces 127.0.0.1 by an address that others can reach.
     ray_constants.ENABLE_RAY_CLUSTER = among_machines and address is not None
     try:
-        ray.init(
-            address=address or "local", **quiet_options, **({} if address else local)
-        )
+        ray.init(address=address or "local", **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         why = " ".join(str(error).split())[:300]
         if address is None:
@@ -142,8 +141,10 @@ class Host:
         """Take an idle actor or a new one, and place the clients there; `placed` is the promise that they are."""
         from ray import cloudpickle
 
-        idle = None if fresh or not _idle else _idle.pop()
-        self.handle, self._known = idle or (_new_actor(), set())
+        if _idle and not fresh:
+            self.handle, self._known = _idle.pop()
+        else:
+            self.handle, self._known = _new_actor(), set()
         content = (self._clients.subset(self.names), self._work, METRICS.added)
         try:
             pickled = cloudpickle.dumps(content)
@@ -199,7 +200,10 @@ class Host:
             return "it is still busy with an ask that timed out, and is skipped until it is free"
         why, self._ended = self._ended, None
         # One ask waits for the CPU; those that follow only look whether it came.
-        patience, self._waited = 0.0 if self._waited else STARTING, False
+        patience = STARTING
+        if self._waited:
+            patience = 0.0
+        self._waited = False
         if why is None and not ray.wait([self.placed], timeout=patience)[0]:
             self._waited = True
             return f"its actor ended, and the cluster had no CPU for another within {STARTING:g} s"

@@ -94,19 +94,20 @@ class Arena:
         The message is short as long as there is room here: a pipe takes it even if no process reads.
         """
         text, tensors = take_apart(values)
-        places = {
-            number: place
-            for number, t in enumerate(tensors)
-            if (place := self._put(t)) is not None
-        }
-        inline = {
-            str(number): tensor
-            for number, tensor in enumerate(tensors)
-            if number not in places
-        }
+        places: dict[int, list[Any]] = {}
+        inline: dict[str, Tensor] = {}
+        for number, tensor in enumerate(tensors):
+            place = self._put(tensor)
+            if place is None:
+                inline[str(number)] = tensor
+            else:
+                places[number] = place
         message = encode({"text": text, "places": json.dumps(places), **inline})
+        # A long message is put there, too.
         place = self._put(torch.frombuffer(bytearray(message), dtype=torch.uint8))
-        return message if place is None else encode({"message": json.dumps(place)})
+        if place is None:
+            return message
+        return encode({"message": json.dumps(place)})
 
     def unpack(self, message: bytes, *, keep: bool = False) -> dict[str, Any]:
         """The values. Unless the caller may `keep` them, large tensors are views of this memory until it is written again."""
@@ -119,8 +120,10 @@ class Arena:
             int(number): tensor for number, tensor in parts.items()
         }
         for number, (low, high, dtype, shape) in places.items():
-            view = self._bytes[low:high].view(_DTYPES[dtype]).view(shape)
-            tensors[int(number)] = view.clone() if keep else view
+            tensor = self._bytes[low:high].view(_DTYPES[dtype]).view(shape)
+            if keep:
+                tensor = tensor.clone()
+            tensors[int(number)] = tensor
         return put_together(text, tensors)
 
     def _put(self, tensor: Tensor) -> list[Any] | None:
@@ -164,11 +167,8 @@ class Workers:
         local_clients: Collection[str],
         timeout: float | None,
     ) -> None:
-        self._shard, self._here, self._timeout = (
-            shard,
-            frozenset(local_clients),
-            timeout,
-        )
+        self._shard, self._timeout = shard, timeout
+        self._here = frozenset(local_clients)
         self._homes = Homes()
         self._down = Arena()
         require_children(f"workers={count}")
@@ -192,7 +192,9 @@ class Workers:
         parts = {home: ask.to(group) for home, group in groups.items()}
         local_ask = parts.pop(-1, None)
         self._send(parts)
-        answers = [self._shard.answer(local_ask)] if local_ask else []
+        answers: list[Answer] = []
+        if local_ask is not None:
+            answers.append(self._shard.answer(local_ask))
         for home, why in self._receive(parts, answers, keep=keep).items():
             names = _list_names(parts[home].names)
             logger.warning(
@@ -204,13 +206,8 @@ class Workers:
                 single = {home: parts[home].to((name,))}
                 self._send(single)
                 for retried in self._receive(single, answers).values():
-                    answers.append(
-                        Answer(
-                            failed={
-                                name: f"its worker process {retried} when it was asked alone"
-                            }
-                        )
-                    )
+                    reason = f"its worker process {retried} when it was asked alone"
+                    answers.append(Answer(failed={name: reason}))
         return Answer.join(answers)
 
     def _deal(
@@ -225,12 +222,12 @@ class Workers:
         for name in names:
             if name in homes or name in self._here:
                 groups[homes.get(name, -1)].append(name)
-        loads = [
-            sum(work.get(name, 0) for name in groups[i]) for i in range(len(self._all))
-        ]
-        for name in sorted(
-            (n for n in work if n not in homes), key=work.__getitem__, reverse=True
-        ):
+        loads = []  # rows of each worker
+        for worker in range(len(self._all)):
+            loads.append(sum(work.get(name, 0) for name in groups[worker]))
+        homeless = [name for name in work if name not in homes]
+        # The largest first, each to the worker with the least to do.
+        for name in sorted(homeless, key=work.__getitem__, reverse=True):
             least = loads.index(min(loads))
             groups[least].append(name)
             loads[least] += work[name]
@@ -238,18 +235,18 @@ class Workers:
 
     def _work(self, ask: Ask) -> dict[str, int]:
         """About how many rows each client goes through in a worker: in its training, or once if the task trains nothing."""
-        clients, plans = (
-            self._shard.clients,
-            [v for v in ask.payload.values() if isinstance(v, LocalSGD)],
-        )
-        offsets, work = clients.train.offsets, dict[str, int]()
+        clients = self._shard.clients
+        plans = [value for value in ask.payload.values() if isinstance(value, LocalSGD)]
+        offsets = clients.train.offsets
+        work: dict[str, int] = {}
         for name in ask.names:
-            if name not in self._here:
-                number = clients.number(name)
-                size = int(offsets[number + 1] - offsets[number])
-                work[name] = (
-                    sum(plan.row_gradients(size) for plan in plans) if plans else size
-                )
+            if name in self._here:
+                continue
+            number = clients.number(name)
+            size = int(offsets[number + 1] - offsets[number])
+            work[name] = size
+            if plans:
+                work[name] = sum(plan.row_gradients(size) for plan in plans)
         return work
 
     def _send(self, parts: Mapping[int, Ask]) -> None:
@@ -442,8 +439,10 @@ class Worker:
 
 
 def _list_names(names: tuple[str, ...]) -> str:
-    rest_of_list = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"{', '.join(plain(name, 40) for name in names[:5])}{rest_of_list}"
+    shown = ", ".join(plain(name, 40) for name in names[:5])
+    if len(names) > 5:
+        shown += f" and {len(names) - 5} more"
+    return shown
 
 
 def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> None:
