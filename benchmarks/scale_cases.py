@@ -23,7 +23,7 @@ import coterie as ct
 from benchmarks import speed_cases
 from coterie.base.rows import Rows
 from coterie.run.evaluation import Evaluator
-from coterie.run.loop import MemoryForecast
+from coterie.run.memory_forecast import MemoryForecast
 
 Case = Callable[[], dict[str, float]]
 TOO_MUCH = 6e9

@@ -17,7 +17,8 @@ from coterie.config.registry import METHODS
 from coterie.contract.task import Task
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Run": ("fit", "compare", "combine", "personalise", "appraise", "RunSettings", "StudySettings", "Contribution", "Evaluation"),
+    "Run": ("fit", "compare", "combine", "personalise", "appraise", "RunSettings", "StudySettings", "Contribution", "Evaluation",
+        "SecureSums"),
     "Results": ("Run", "Comparison", "report"),
     "Methods": (),
     "Local training": (

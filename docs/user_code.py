@@ -1,11 +1,13 @@
 """Type-check the code that the README, the pages and the examples show, as a user's: `python docs/user_code.py`.
 
 Each block of code is a module, named by its caption, so that blocks may import each other. mypy reads all of it with its defaults, and
-bodies of functions without annotations, too. Where pyright is installed, it reads those that define a method.
+bodies of functions without annotations, too; examples strictly. Where pyright is installed, it reads examples, and blocks that define a
+method.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -47,13 +49,19 @@ def examples() -> Iterator[tuple[str, str]]:
         yield f"{path.parent.name}_{path.stem}", path.read_text(encoding="utf-8")
 
 
-def type_errors(modules: Iterator[tuple[str, str]]) -> str:
+def type_errors(
+    modules: Iterator[tuple[str, str]], *, are_examples: bool = False
+) -> str:
     """Return what mypy and pyright find in these modules, in a folder of their own; empty: nothing.
+
+    Args:
+        modules: name and text of each.
+        are_examples: whether all of them are typed throughout, so that mypy is strict and pyright reads all.
 
     Raises:
         ValueError: Two modules have the same name.
     """
-    methods = []
+    read_by_pyright = []
     with tempfile.TemporaryDirectory() as folder:
         for name, code in modules:
             file = Path(folder, f"{name}.py")
@@ -62,25 +70,23 @@ def type_errors(modules: Iterator[tuple[str, str]]) -> str:
                     f"two blocks of code are called {name}.py; give one of them another caption"
                 )
             file.write_text(code, encoding="utf-8")
-            methods += [file.name] * ("(ct.Method" in code)
+            if are_examples or "(ct.Method" in code:
+                read_by_pyright.append(file.name)
         options = [
             "--config-file=",
             f"--cache-dir={ROOT / '.mypy_cache' / 'users'}",
             "--python-version=3.11",
         ]
-        commands = [
-            [
-                sys.executable,
-                "-m",
-                "mypy",
-                *options,
-                "--check-untyped-defs",
-                "--ignore-missing-imports",
-                ".",
-            ]
-        ]
-        if (pyright := shutil.which("pyright")) and methods:
-            commands.append([pyright, "--pythonpath", sys.executable, *methods])
+        options += ["--ignore-missing-imports", "--check-untyped-defs"]
+        if are_examples:
+            options.append("--strict")
+        commands = [[sys.executable, "-m", "mypy", *options, "."]]
+        pyright = shutil.which("pyright")
+        if pyright and read_by_pyright:
+            # Not every example's packages are installed.
+            rules = {"include": read_by_pyright, "reportMissingImports": False}
+            Path(folder, "pyrightconfig.json").write_text(json.dumps(rules))
+            commands.append([pyright, "--pythonpath", sys.executable])
         return "".join(_complaints(command, folder) for command in commands)
 
 
@@ -93,9 +99,6 @@ def _complaints(command: list[str], folder: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        type_errors(
-            pair for source in (*map(shown_code, PAGES), examples()) for pair in source
-        )
-        or None
-    )
+    on_pages = (pair for page in PAGES for pair in shown_code(page))
+    found = type_errors(on_pages) + type_errors(examples(), are_examples=True)
+    sys.exit(found or None)

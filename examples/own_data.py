@@ -7,7 +7,10 @@ From Python: ct.fit(ct.FedAvg(), clients(seed=0), model=ct.models.Logistic()). A
 coterie compare my-clients/ --label outcome.
 """
 
+from collections.abc import Iterator
+
 import torch
+from torch import Tensor
 
 import coterie as ct
 
@@ -18,27 +21,22 @@ SITES = {
 }  # west sees the opposite of what the others see
 
 
-def draw(seed, rows):
+def draw(seed: int, rows: int) -> Iterator[tuple[str, Tensor, Tensor]]:
     stream = torch.Generator().manual_seed(seed)
     for name, slope in SITES.items():
         x = torch.randn(rows, 2, generator=stream)
-        yield (
-            name,
-            x,
-            (slope * x[:, 0] + 0.5 * torch.randn(rows, generator=stream) > 0).long(),
-        )
+        noise = 0.5 * torch.randn(rows, generator=stream)
+        yield name, x, (slope * x[:, 0] + noise > 0).long()
 
 
-def clients(
-    seed, rows=150
-):  # tensors: {name: (inputs [rows, ...], labels [rows])}; the seed splits each client's rows
+# Tensors: {name: (inputs [rows, ...], labels [rows])}; the seed splits each client's rows.
+def clients(seed: int, rows: int = 150) -> ct.Clients:
     sites = {name: (x, y) for name, x, y in draw(seed, rows)}
     return ct.data.from_tensors(sites, seed=seed, name="sites", classes=["no", "yes"])
 
 
-def tables(
-    seed, rows=150
-):  # data frames: texts and missing values are allowed, as in a CSV
+# Data frames: texts and missing values are allowed, as in a CSV.
+def tables(seed: int, rows: int = 150) -> ct.Clients:
     import pandas as pd
 
     frames = {

@@ -7,21 +7,19 @@ From Python: ct.register("metrics", "costly_error")(costly_error), then ct.fit(.
 mse, mae or rmse is better when lower.
 """
 
+from torch import Tensor
+
 from coterie.compute.metrics import probabilities
 
 MISSED = 5.0
 
 
-def costly_error(
-    outputs, labels, kind
-):  # what the model gives for some rows of one client, their labels, and the kind of task
+# What the model gives for some rows of one client, their labels, and the kind of task.
+def costly_error(outputs: Tensor, labels: Tensor, kind: str) -> float | None:
     if kind not in ("binary", "classes"):
         return None  # undefined here: "-" in tables, null in JSON
-    predicted = probabilities(kind, outputs).argmax(
-        dim=1
-    )  # [rows], also where two classes share one logit
-    missed, false_alarms = (
-        (predicted == 0) & (labels > 0),
-        (predicted > 0) & (labels == 0),
-    )
+    # [rows], also where two classes share one logit.
+    predicted = probabilities(kind, outputs).argmax(dim=1)
+    missed = (predicted == 0) & (labels > 0)
+    false_alarms = (predicted > 0) & (labels == 0)
     return float((MISSED * missed + false_alarms.float()).mean())

@@ -10,8 +10,7 @@ initial weights belong to the seed of the run: all methods start from the same o
 from torch import nn
 
 
-def make(
-    shape, outputs, width=8
-):  # of 15 features the shape is (15,); two classes need one output, C classes C, a number one
+# Of 15 features the shape is (15,); two classes need one output, C classes C, a number one.
+def make(shape: tuple[int, ...], outputs: int, width: int = 8) -> nn.Module:
     hidden = nn.Sequential(nn.Linear(shape[0], width), nn.LayerNorm(width), nn.GELU())
     return nn.Sequential(hidden, nn.Linear(width, outputs))

@@ -32,9 +32,7 @@ print(comparison.verdict("switzerland").reason)
 print(
     comparison.to_pandas()
     .query("split == 'test'")
-    .groupby(["client", "method"])["auc"]
-    .mean()
-    .unstack()
+    .pivot_table(index="client", columns="method", values="auc")
 )
 comparison.plot("auc").savefig("curves.png")
 comparison.report("report.html")

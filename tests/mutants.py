@@ -195,12 +195,12 @@ class Tree:
                 shutil.copy2(source, folder / name)
         compileall.compile_dir(folder / "src", quiet=2)
 
-    def tests(self, *names: str) -> tuple[int | None, str]:
-        """Exit status of pytest (None: it had to be ended) and what it said."""
+    def tests(self, *names: str, longest: float = LONGEST) -> tuple[int | None, str]:
+        """Exit status of pytest (None: it had to be ended after `longest` seconds) and what it said."""
         said = self.folder / "said.txt"
         process = FORKS.Process(target=run_tests, args=(self.folder, said, names))
         process.start()
-        process.join(LONGEST)
+        process.join(longest)
         if process.is_alive():
             process.kill()
             return None, ""
@@ -220,11 +220,18 @@ class Tree:
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def judge(
-        self, name: str, text: str, tests: Sequence[str], *, crash_kills: bool = False
+        self,
+        name: str,
+        text: str,
+        tests: Sequence[str],
+        *,
+        crash_kills: bool = False,
+        longest: float = LONGEST,
     ) -> Verdict:
         """What tests say of another text of a file. A crash says nothing of a method's terms, and enough of any other line."""
         with self.holding(name, text):
-            return verdict_of(*self.tests(*tests), crash_kills=crash_kills)
+            status, output = self.tests(*tests, longest=longest)
+        return verdict_of(status, output, crash_kills=crash_kills)
 
 
 def run_tests(folder: Path, said: Path, names: Sequence[str]) -> None:

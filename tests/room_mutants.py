@@ -1,15 +1,15 @@
 """`make mutants ROOM=report N=40`: would a test notice if a line of a room were wrong?
 
 Mutants are drawn from a seed out of all places of a room where one of seven things can be changed (see `KINDS`).
-Each is made in a copy of the tree, and the tests run there that a map of coverage names for its line, the quickest
-first, until one fails. A mutant that all of them pass SURVIVED: a law is missing, or the mutant means the same. Those
-that mean the same are listed in `tests/equivalent.toml`, with the reason.
+Each is made in a copy of the tree. There the tests run that a map of coverage names for its line, the quickest of each
+file first, 40 seconds of them at most, until one fails. A mutant that all of them pass SURVIVED: a law is missing, or the
+mutant means the same. Those that mean the same are listed in `tests/equivalent.toml`, with the reason.
 
-    python tests/room_mutants.py report [--number 40] [--seed 20261129] [--jobs N]
-    python tests/room_mutants.py --map [TESTS ...]
+    PYTHONPATH=tests python -m room_mutants report [--number 40] [--seed 20261129] [--jobs N] [--only PLACE]
+    PYTHONPATH=tests python -m room_mutants --map [TESTS ...]
 
-The map (`.mutants/map.json`, of the whole fast suite unless tests are named) is made once; tests that have changed or
-come since run for every mutant.
+The map (`.mutants/map.json`) is made of the whole fast suite, or with `--map` of some tests, which are added to it.
+Test files of its folders that have changed or come since are measured again before a run.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import datetime
+import hashlib
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from mutants import ROOT, Tree, Verdict, failing_anyway, judged
 
@@ -36,6 +39,10 @@ MAP = ROOT / ".mutants" / "map.json"
 EQUIVALENT = ROOT / "tests" / "equivalent.toml"
 RESULTS = ROOT / "benchmarks" / "results" / "room_mutants.csv"
 SEED = 20261129
+HELD = ("cli", "compute", "report", "run")
+"""Rooms in which at most one mutant of twenty may survive."""
+SECONDS = 40.0
+"""CPU time that the tests of a mutant take together at most: some lines are reached by all tests."""
 
 _FLIPPED = {
     ast.Lt: ast.GtE,
@@ -248,37 +255,77 @@ def equivalent(root: Path = ROOT) -> dict[tuple[str, str, str], str]:
     }
 
 
+class Timed(NamedTuple):
+    """A test function with all its cases, by `FILE::FUNCTION`, and its CPU time."""
+
+    name: str
+    seconds: float
+
+    @property
+    def file(self) -> str:
+        return self.name.partition("::")[0]
+
+
 class Map:
-    """Which tests reach a line, and how long they take. A test is `FILE::FUNCTION`, all its cases."""
+    """Which tests reach a line, and how long they take: what was measured, by test file.
 
-    def __init__(self, kept: Mapping[str, Any]) -> None:
-        self.tests: list[str] = kept["tests"]
-        self.seconds: list[float] = kept["seconds"]
-        self.lines: Mapping[str, Mapping[str, list[int]]] = kept["lines"]
-        self.made: float = kept["made"]
+    Lines are kept by their text, so that a line that only moved keeps its tests.
+    """
 
-    def reaching(self, mutant: RoomMutant) -> list[str]:
-        """The tests of a mutant's line, the quickest first; where only an import runs it, those of the whole file."""
-        lines = self.lines.get(mutant.file, {})
-        found = set(lines.get(str(mutant.place.line), ()))
-        if not found:
-            found = {test for tests in lines.values() for test in tests}
-        ordered = sorted(found, key=lambda test: (self.seconds[test], test))
-        return [self.tests[test] for test in ordered]
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self.files = dict(files)
 
-    def newer(self) -> list[str]:
-        """Test files that were written after the map was made."""
-        return [
-            path.relative_to(ROOT).as_posix()
-            for path in sorted((ROOT / "tests").rglob("test_*.py"))
-            if path.stat().st_mtime > self.made
+    def reaching(self, file: str, texts: Collection[str]) -> list[Timed]:
+        """The tests that run one of these lines of a file of src/coterie, in the order in which they are to run."""
+        found = []
+        for measured in self.files.values():
+            lines = measured["lines"].get(file, {})
+            numbers = {number for text in texts for number in lines.get(text, ())}
+            found += [Timed(*measured["tests"][number]) for number in numbers]
+        return in_turn(found)
+
+    def stale(self, root: Path = ROOT) -> list[str]:
+        """Test files of the measured folders that have changed or come since."""
+        folders = {Path(file).parent for file in self.files}
+        found = [
+            path.relative_to(root)
+            for folder in folders
+            for path in (root / folder).glob("test_*.py")
         ]
+        return sorted(
+            path.as_posix()
+            for path in found
+            if self.files.get(path.as_posix(), {}).get("hash") != _hash(root / path)
+        )
+
+
+def in_turn(tests: Iterable[Timed]) -> list[Timed]:
+    """The quickest test of each file, then the second of each, and so on: those of one file often notice the same."""
+    by_file: dict[str, list[Timed]] = {}
+    for test in sorted(tests, key=lambda test: (test.seconds, test.name)):
+        by_file.setdefault(test.file, []).append(test)
+    ranked = [(rank, test) for of in by_file.values() for rank, test in enumerate(of)]
+    ranked.sort(key=lambda one: (one[0], one[1].seconds, one[1].name))
+    return [test for _, test in ranked]
+
+
+def affordable(tests: Sequence[Timed], seconds: float) -> list[Timed]:
+    """The first tests, and those behind that still fit into so many seconds together; at least one."""
+    chosen: list[Timed] = []
+    for test in tests:
+        if test.seconds <= seconds or not chosen:
+            chosen.append(test)
+            seconds -= test.seconds
+    return chosen
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 COVERAGE = """
 [run]
 branch = false
-dynamic_context = test_function
 source = {source}
 parallel = true
 data_file = {data}
@@ -287,8 +334,8 @@ patch = _exit, fork
 # `_exit` and `fork`: the jobs of a run are forks that end by os._exit, and what they reach counts.
 
 
-def make_map(tests: Sequence[str]) -> Map:
-    """Run tests under coverage, write which of them reaches which line, and return it."""
+def measure(tests: Sequence[str]) -> Map:
+    """Run tests under coverage and put which of them reaches which line into the map."""
     import coverage
 
     with tempfile.TemporaryDirectory() as folder:
@@ -308,49 +355,81 @@ def make_map(tests: Sequence[str]) -> Map:
         seconds: dict[str, float] = json.loads(times.read_text())
         combined = coverage.Coverage(data_file=str(data), config_file=str(settings))
         combined.combine()
-        kept = _kept(combined.get_data(), seconds)
+        measured = _by_test_file(combined.get_data(), seconds)
+    files = {**known_files(), **measured}
     MAP.parent.mkdir(exist_ok=True)
     temporary = MAP.with_suffix(".tmp")
-    temporary.write_text(json.dumps(kept))
+    temporary.write_text(json.dumps(files))
     temporary.replace(MAP)
-    return Map(kept)
+    return Map(files)
 
 
-def _kept(data: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
-    """What coverage measured, by our names of tests. A context of coverage is MODULE.FUNCTION, whose module has no folder."""
-    names = sorted(seconds)
-    by_context: dict[str, list[int]] = {}
-    for k, name in enumerate(names):
-        path, _, function = name.partition("::")
-        context = f"{Path(path).stem}.{function.replace('::', '.')}"
-        by_context.setdefault(context, []).append(k)
-    lines: dict[str, dict[str, list[int]]] = {}
+def known_files() -> dict[str, Any]:
+    """What the map holds of test files that still exist."""
+    known = json.loads(MAP.read_text()) if MAP.exists() else {}
+    return {file: kept for file, kept in known.items() if (ROOT / file).exists()}
+
+
+def _by_test_file(data: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """What coverage measured, whose contexts are names of tests, and of files for what a fixture ran.
+
+    A fixture may serve all tests of its file, so what it ran counts for all of them.
+    """
+    measured: dict[str, Any] = {}
+    numbers: dict[str, list[int]] = {}
+    for name, took in seconds.items():
+        file = name.partition("::")[0]
+        fresh = {"hash": _hash(ROOT / file), "tests": [], "lines": {}}
+        tests = measured.setdefault(file, fresh)["tests"]
+        numbers[name] = [len(tests)]
+        numbers.setdefault(file, []).append(len(tests))
+        tests.append((name, round(took, 3)))
     for path in data.measured_files():
-        file = Path(path).relative_to(ROOT / SOURCE).as_posix()
-        of_file = lines[file] = {}
+        texts = Path(path).read_text().splitlines()
+        source = Path(path).relative_to(ROOT / SOURCE).as_posix()
         for line, contexts in data.contexts_by_lineno(path).items():
-            tests: set[int] = set()
-            for context in contexts:
-                short = ".".join(context.split(".")[-2:])
-                tests.update(by_context.get(context) or by_context.get(short, ()))
-            if tests:
-                of_file[str(line)] = sorted(tests)
-    return {
-        "tests": names,
-        "seconds": [seconds[name] for name in names],
-        "lines": lines,
-        "made": time.time(),
-    }
+            for context in filter(None, contexts):
+                of_file = measured[context.partition("::")[0]]["lines"]
+                of_source = of_file.setdefault(source, {})
+                known = of_source.setdefault(texts[line - 1].strip(), [])
+                known += [one for one in numbers[context] if one not in known]
+    return measured
 
 
 _TIMES: dict[str, float] = {}
 
 
-def pytest_runtest_logreport(report: Any) -> None:
-    """As a plugin of pytest: add up the seconds of a test function."""
+def _switch(context: str) -> None:
     if "MUTANTS_TIMES" in os.environ:
-        name = report.nodeid.partition("[")[0]
-        _TIMES[name] = _TIMES.get(name, 0.0) + report.duration
+        import coverage
+
+        running = coverage.Coverage.current()
+        if running is not None:
+            running.switch_context(context)
+
+
+def pytest_runtest_setup(item: Any) -> None:
+    """As a plugin of pytest: what runs from here on belongs to the fixtures of the file."""
+    _switch(item.nodeid.partition("::")[0])
+
+
+def pytest_runtest_call(item: Any) -> None:
+    """As a plugin of pytest: what runs from here on belongs to the test."""
+    _switch(item.nodeid.partition("[")[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: Any) -> Generator[None, Any, Any]:
+    """As a plugin of pytest: add up the CPU seconds of a test function, its processes with it."""
+    before = _cpu_seconds()
+    result = yield
+    name = item.nodeid.partition("[")[0]
+    _TIMES[name] = _TIMES.get(name, 0.0) + _cpu_seconds() - before
+    return result
+
+
+def _cpu_seconds() -> float:
+    return sum(os.times()[:4])
 
 
 def pytest_sessionfinish() -> None:
@@ -358,52 +437,107 @@ def pytest_sessionfinish() -> None:
         Path(os.environ["MUTANTS_TIMES"]).write_text(json.dumps(_TIMES))
 
 
+def tests_of(mutant: RoomMutant, reach: Map) -> list[Timed]:
+    """The tests that are to notice a mutant: those of its line; where none runs it, of its function or else its file."""
+    code = (ROOT / SOURCE / mutant.file).read_text()
+    lines = [line.strip() for line in code.splitlines()]
+    found = reach.reaching(mutant.file, {mutant.line})
+    if not found:
+        first, last = around(code, mutant.place.line)
+        found = reach.reaching(mutant.file, set(lines[first - 1 : last]))
+    return affordable(found, SECONDS)
+
+
+def around(code: str, line: int) -> tuple[int, int]:
+    """The first and last line of the body of the innermost function that has a line, else of the file."""
+    first, last = 1, len(code.splitlines())
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        end = node.end_lineno or node.lineno
+        body = node.body[0].lineno
+        if body <= line <= end and end - body < last - first:
+            first, last = body, end
+    return first, last
+
+
 def judge(tree: Tree, mutant: RoomMutant, reach: Map) -> Verdict:
     """Run the tests that reach a mutant, in a copy of the tree that has it."""
-    tests = reach.reaching(mutant)
-    tests += [path for path in reach.newer() if path not in tests]
+    tests = tests_of(mutant, reach)
     if not tests:
-        return Verdict("SURVIVED", "no test reaches it")
+        return Verdict("SURVIVED", "(no test reaches it)")
     text = mutant.text(tree.folder)
-    return tree.judge(mutant.file, text, tests, crash_kills=True)
+    expected = sum(test.seconds for test in tests)
+    names = [test.name for test in tests]
+    return tree.judge(
+        mutant.file, text, names, crash_kills=True, longest=120 + 10 * expected
+    )
+
+
+HEAD = ("room", "seed", "mutants", "killed", "mean the same", "survived")
 
 
 def write_row(room: str, seed: int, counts: Mapping[str, int]) -> None:
-    """Write the counts of a room into the table of the site, in place of the room's former ones."""
-    head = "room,seed,mutants,killed,mean the same,survived"
-    row = ",".join(
-        [room, str(seed), *(str(counts[name]) for name in head.split(",")[2:])]
-    )
-    former = RESULTS.read_text().splitlines()[1:] if RESULTS.exists() else []
-    others = [line for line in former if line.partition(",")[0] != room]
-    temporary = RESULTS.with_suffix(".tmp")
-    temporary.write_text("\n".join([head, *sorted([*others, row])]) + "\n")
-    temporary.replace(RESULTS)
+    """Put the counts of a room in place of its former ones, into the results and the table of docs/reliability.md."""
+    # Not above: a process that runs tests of a changed tree imports this file, and must not have loaded coterie.
+    from benchmarks.pages import between, csv_table, read, write_csv
+
+    former = read(RESULTS)[1:] if RESULTS.exists() else []
+    others = [row for row in former if row[0] != room]
+    row = [room, str(seed), *(str(counts[name]) for name in HEAD[2:])]
+    table = [list(HEAD), *sorted([*others, row])]
+    write_csv(RESULTS, table)
+    between(ROOT / "docs" / "reliability.md", csv_table(table), "mutants")
+
+
+def room_of_the_week(number: int) -> str:
+    """One of the rooms that have enough places to change, another one each week."""
+    enough = []
+    for folder in sorted((ROOT / SOURCE).iterdir()):
+        codes = [path.read_bytes() for path in folder.rglob("*.py")]
+        found = [
+            place for code in codes for of in places(code).values() for place in of
+        ]
+        if len(found) >= number:
+            enough.append(folder.name)
+    return enough[datetime.date.today().isocalendar().week % len(enough)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a line for each mutant and the survivors last; 1 if more than one in twenty survived."""
+    """Print a line for each mutant and the survivors last; 1 if more than one in twenty survived in one of `HELD`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("room", nargs="?", help="a folder of src/coterie")
+    parser.add_argument(
+        "room",
+        nargs="?",
+        help="a folder of src/coterie, or week: another one each week",
+    )
     parser.add_argument("tests", nargs="*", help="with --map: the tests that it holds")
     parser.add_argument("--map", action="store_true", help="make the map and end")
     parser.add_argument("--number", type=int, default=40)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--only", metavar="TEXT", help="only mutants whose line on the screen has it"
+    )
     options = parser.parse_args(arguments)
     if options.map:
-        make_map([one for one in (options.room, *options.tests) if one] or ["tests"])
+        measure([one for one in (options.room, *options.tests) if one] or ["tests"])
         return 0
     if options.room is None:
         parser.error("name a room, such as report")
+    room = options.room
+    if room == "week":
+        room = room_of_the_week(options.number)
     os.environ["OMP_NUM_THREADS"] = "1"
-    reach = Map(json.loads(MAP.read_text())) if MAP.exists() else make_map(["tests"])
+    reach = up_to_date()
     try:
-        chosen = drawn(options.room, options.number, options.seed)
+        chosen = drawn(room, options.number, options.seed)
     except ValueError as error:
         parser.error(str(error))
     same = equivalent()
     asked = [one for one in chosen if _key(one) not in same]
+    if options.only:
+        asked = [one for one in asked if options.only in str(one)]
     survivors, killers = _hunt(asked, options.jobs, reach)
     for mutant in survivors:
         print(f"SURVIVED {mutant}")
@@ -413,9 +547,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "mean the same": len(chosen) - len(asked),
         "survived": len(survivors),
     }
-    write_row(options.room, options.seed, counts)
-    print(f"{options.room}: {counts}")
-    return int(20 * len(survivors) > len(chosen))
+    if not options.only:
+        write_row(room, options.seed, counts)
+    print(f"{room}: {counts}")
+    return int(room in HELD and 20 * len(survivors) > len(chosen))
+
+
+def up_to_date() -> Map:
+    """The map, with what has changed since measured again; of the whole fast suite where there was none."""
+    reach = Map(known_files())
+    stale = reach.stale() if reach.files else ["tests"]
+    return measure(stale) if stale else reach
 
 
 def _key(mutant: RoomMutant) -> tuple[str, str, str]:

@@ -58,3 +58,11 @@ def test_a_method_with_types_passes_and_one_without_the_base_class_does_not():
     found = user_code.type_errors([("mine", wrong)])
     assert '"Alone"; expected "Method[Any] | str"' in found
     assert '"Still" has no attribute "modles"' in found
+
+
+@pytest.mark.programs
+def test_an_example_is_typed_throughout():
+    untyped = "def double(x):\n    return 2 * x\n"
+    assert user_code.type_errors(iter([("mine", untyped)])) == ""
+    found = user_code.type_errors(iter([("mine", untyped)]), are_examples=True)
+    assert "missing a type annotation" in found

@@ -68,6 +68,7 @@ _PUBLIC: dict[str, str] = {
     "RunSettings": "coterie.config.run:RunSettings",
     "Sampler": "coterie.contract.method:Sampler",
     "Schedule": "coterie.config.local:Schedule",
+    "SecureSums": "coterie.config.secure:SecureSums",
     "StudySettings": "coterie.config.run:StudySettings",
     "Step": "coterie.compute.local_training:Step",
     "Steps": "coterie.config.local:Steps",

@@ -83,6 +83,7 @@ from coterie.config.run import RunSettings as RunSettings
 from coterie.config.run import StudySettings as StudySettings
 from coterie.config.schema import options as options
 from coterie.config.schema import wire_type as wire_type
+from coterie.config.secure import SecureSums as SecureSums
 from coterie.contract.engine import EngineSpec as EngineSpec
 from coterie.contract.federation import Federation as Federation
 from coterie.contract.method import Attack as Attack

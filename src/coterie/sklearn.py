@@ -153,8 +153,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         models: Mapping[str, Any] = self.run_.models
         if name in models or "*" in models:
             return name if name in models else "*"
-        problem = f"this method has a model for each group ({', '.join(models)}); give groups=..."
-        if groups is not None:
+        if groups is None:
+            problem = f"this method has a model for each group ({', '.join(models)}); give groups=..."
+        else:
             problem = f"there is no group {name!r}, and this method has no model for everybody; {nearest(name, models)}"
         raise InputError(problem)
 

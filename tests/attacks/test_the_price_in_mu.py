@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from hospital import FEDAVG, Hospital, local
 from test_a_site_obeys_its_plan import refused
 
@@ -13,10 +17,15 @@ from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import fits
+from coterie.sites.flare import kits
 from coterie.sites.ledger import Account
 from coterie.sites.log import entries
 from coterie.sites.plan_words import in_words, model_of
 from coterie.sites.price import meaning
+from coterie.sites.secret_noise import KeyedVeil
+from coterie.sites.settings import SiteSettings
+
+ROOT = Path(__file__).parents[2]
 
 CLIP, NOISE = (
     {"name": "clip", "bound": 1.0},
@@ -24,6 +33,11 @@ CLIP, NOISE = (
 )
 METRICS = ("accuracy", "auc")
 HIDDEN = {"filters": [CLIP, NOISE]}
+
+
+def field_default(name):
+    """The default of a site's setting."""
+    return next(f.default for f in dataclasses.fields(SiteSettings) if f.name == name)
 
 
 def price(hospital):
@@ -132,6 +146,52 @@ def test_a_site_refuses_what_is_beyond_its_largest_mu_and_the_cure_works(tmp_pat
         .isfinite()
         .all()
     )
+
+
+@pytest.mark.promise("secret noise")
+def test_the_plan_of_the_page_with_secret_noise_fits_the_default_of_a_site(tmp_path):
+    """Evaluated rarely and run once, beside training alone; each number of it has the noise that the plan says."""
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    plan = page[page.index('    name = "clip"') : page.index("A site counts the price")]
+    noise = {**NOISE, "sigma": 10.0, "metric_noise": 4.0}
+    for key, value in (("bound", 1.0), ("sigma", 10.0), ("metric_noise", 4.0)):
+        assert re.search(rf"^    {key} = {value}\b", plan, re.MULTILINE)
+    default = field_default("largest_mu")
+    for text in (page, inspect.getsource(kits)):
+        assert re.search(rf"^ *largest_mu = {default:g} ", text, re.MULTILINE)
+    settings = {"largest_mu": default}
+    told = {"rounds": 20, "run": {"evaluate": 20}, "deploy": {"runs": 1}}
+    methods = [{"name": "local"}, FEDAVG]
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "faint").mkdir()
+    made = Hospital(
+        tmp_path / "plan", settings, methods=methods, filters=[CLIP, noise], **told
+    )
+    module = model_of(made.approved, made.settings, "hungary")
+    fits(made.approved, made.settings, module)
+    cost = price(made)
+    assert cost.numbers_squared == pytest.approx(cost.numbers / 4.0**2)
+    made.begin()
+    made.ask(local_update, x=made.x, local=local())
+    made.ask(evaluate, x=made.x, part="test", metrics=METRICS, round=20)
+    account = Account(Path(made.settings.log))
+    assert account.mu == pytest.approx(math.hypot(2 / 10, math.sqrt(3) / 4))
+    faint = Hospital(
+        tmp_path / "faint",
+        settings,
+        methods=methods,
+        filters=[CLIP, {**noise, "metric_noise": 1.0}],
+        **told,
+    )
+    with pytest.raises(RefusedError, match="a larger metric_noise"):
+        fits(faint.approved, faint.settings, module)
+
+
+def test_metrics_have_as_much_noise_as_the_plan_says():
+    x, quiet, loud = torch.zeros(3), KeyedVeil(b"key"), KeyedVeil(b"key", 4.0)
+    one, other = (veil.metric("auc", 0.5, 1e-3, x) - 0.5 for veil in (quiet, loud))
+    assert other == pytest.approx(4 * one)
+    assert one != 0
 
 
 def test_little_noise_is_refused_with_the_cure_for_updates(tmp_path):

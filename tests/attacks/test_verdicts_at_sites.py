@@ -211,7 +211,7 @@ def test_the_same_question_has_the_same_answer_under_the_sites_key(hospital, tmp
     first = asked(hospital)
     assert set(first) == {"error", "p", "gap", "value", "known", "tested", "rarest"}
     assert first["known"].tolist() == [
-        [True, True, False, False, True]
+        [True, True, False, False, True, False]
     ]  # a classification has no squared error
     assert torch.equal(first["error"], asked(hospital)["error"])
     hospital.key_file.write_bytes(b"1" * 32)
@@ -251,7 +251,7 @@ def test_a_difference_that_rests_on_few_rows_of_a_class_is_not_told(tmp_path):
         made.rows.shard.clients.test.labels[:] = 0
         made.rows.shard.clients.test.labels[:5] = 1
         made.ask(note_outcomes, x=made.x, round=5)
-    assert asked(made)["known"].tolist() == [[False, True, False, False, True]]
+    assert asked(made)["known"].tolist() == [[False, True, False, False, True, False]]
     assert asked(made)["rarest"].tolist() == [0]
     assert asked(made)["tested"].tolist() == [len(made.rows.shard.clients.test.labels)]
     assert not asked(made, other="constant")["known"].any()
@@ -263,7 +263,7 @@ def test_a_regression_has_a_difference_in_rmse_and_none_in_auc(tmp_path):
     for label in ("local", "fedavg"):
         made.begin(pair=f"{label}-0")
         made.ask(note_outcomes, x=made.x + (label == "fedavg"), round=5)
-    assert asked(made)["known"].tolist() == [[False, True, True, True, False]]
+    assert asked(made)["known"].tolist() == [[False, True, True, True, False, False]]
     assert asked(made)["error"][0, 2] > asked(made)["error"][0, 1] / 10  # in years
 
 
@@ -376,7 +376,7 @@ def test_a_difference_is_told_of_all_folds_or_not_at_all(tmp_path):
         ].any()
         made.ask(note_outcomes, x=made.x, round=5)
     told = asked(made, other="constant")
-    assert told["known"].tolist() == [[False, True, False, False, False]]
+    assert told["known"].tolist() == [[False, True, False, False, False, False]]
     assert told["tested"].tolist() == [294]
 
 
@@ -419,7 +419,7 @@ def test_differences_are_behind_noise_that_their_error_covers(tmp_path):
         0: 1 / int(tested.labels.unique(return_counts=True)[1].min()),
         1: 5 / len(tested.labels),
     }  # an AUC, a loss
-    assert noisy["known"].tolist() == [[True, True, False, False, True]]
+    assert noisy["known"].tolist() == [[True, True, False, False, True, False]]
     for metric, step in reach.items():
         for field in ("gap", "value"):
             assert (

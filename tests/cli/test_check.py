@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from coterie.cli.check import lines, partner_lines
+from coterie.data.tables.check import Drift, TableCheck
+from coterie.study.partners import PartnerForecast
+
 
 def write(folder, name, head="age,y", n=12):
     folder.mkdir(exist_ok=True)
@@ -85,3 +91,46 @@ def test_partners_need_two_clients_and_tables_without_problems(coterie, tmp_path
     ended = coterie("check", "two", "--label", "y", "--partners")
     assert ended.status == 2
     assert "who belongs together" not in ended.out
+
+
+def test_partners_are_forecast_from_the_rows_of_the_asked_split(coterie, tmp_path):
+    write(tmp_path / "mine", "a", n=60)
+    write(tmp_path / "mine", "b", n=60)
+    command = ("check", "mine", "--label", "y", "--partners", "--json")
+    for parts, trained in (
+        ("train = 0.5, test = 0.5", 30),
+        ("train = 0.8, test = 0.2", 48),
+    ):
+        ended = coterie(*command, "--set", f"split.parts={{{parts}}}")
+        assert (ended.status, ended.err) == (0, "")
+        rows = json.loads(ended.out)["partners"]["rows"]
+        assert rows == {"a": trained, "b": trained}
+
+
+@pytest.mark.parametrize("count", [8, 9])
+def test_up_to_eight_clients_have_a_column_of_divergences(count):
+    names = [f"c{k}" for k in range(count)]
+    divergences = {
+        one: {other: abs(i - k) / 10 for k, other in enumerate(names)}
+        for i, one in enumerate(names)
+    }
+    forecast = PartnerForecast(dict.fromkeys(names, 50), divergences, (), 1)
+    first = partner_lines(forecast, 160)[3].split()
+    zero_to_seven = [f"{k / 10:.2f}" for k in range(8)]
+    expected = zero_to_seven if count == 8 else ["c1", "0.10"]
+    assert first == ["c0", "50", *expected]
+
+
+def test_each_column_that_is_far_from_the_others_has_the_unit_of_its_measure():
+    far = [
+        Drift("a", "age", "mean difference", -1.25, 0.1),
+        Drift("b", "kind", "total variation", 0.4, 0.1),
+        Drift("c", "age", "mean difference", 0.49, 0.1),
+        Drift("c", "kind", "total variation", 0.3, 0.31),
+    ]
+    check = TableCheck((), (), "y", {}, tuple(far))
+    said = [line.strip() for line in lines(check, 160) if "differs by" in line]
+    assert said == [
+        "a: age differs by -1.2 standard deviations",
+        "b: kind differs by 40% of the rows",
+    ]

@@ -25,7 +25,7 @@ from coterie.config.registry import ATTACKS, FILTERS, METRICS, SAMPLERS
 from coterie.config.run import Appeal
 from coterie.contract.federation import QuorumError
 from coterie.run.fit import personalise
-from coterie.run.loop import free_bytes
+from coterie.run.memory_forecast import free_bytes
 from federations import PROBLEMS, assert_close, assert_same_bits
 
 absent = pytest.mark.skipif(

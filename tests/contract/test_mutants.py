@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import ast
-import time
+import hashlib
 
 import pytest
 
-from mutants import Mutant, Tree, declared, main, mutated, verdict_of
-from room_mutants import KINDS, Map, RoomMutant, drawn, places
+from mutants import ROOT, Mutant, Tree, declared, main, mutated, verdict_of
+from room_mutants import (
+    KINDS,
+    SOURCE,
+    Map,
+    Timed,
+    affordable,
+    around,
+    drawn,
+    equivalent,
+    places,
+    room_of_the_week,
+)
 
 FAILED = """\
 E       assert 1.0 == 2.0
@@ -145,22 +156,49 @@ def test_a_seed_draws_the_same_mutants_of_all_kinds_and_none_twice():
         drawn("nowhere", 1, 1)
 
 
-def test_the_quickest_tests_of_a_line_run_first_and_of_a_line_without_tests_those_of_its_file():
-    kept = {
-        "tests": ["a", "b", "c"],
-        "seconds": [3.0, 1.0, 2.0],
-        "lines": {"m.py": {"4": [0, 1], "9": [2]}},
-        "made": time.time() + 60,
-    }
-    reach = Map(kept)
+def measured(file, seconds, lines):
+    tests = [(f"{file}::test_{k}", took) for k, took in enumerate(seconds)]
+    return {file: {"hash": "", "tests": tests, "lines": {"m.py": lines}}}
 
-    def of(line):
-        place = places(ROOM)["negate"][0]._replace(line=line)
-        return reach.reaching(RoomMutant("m.py", place, ""))
 
-    assert of(4) == ["b", "a"]
-    assert of(1) == ["b", "c", "a"]
-    assert reach.newer() == []
+def test_the_quickest_test_of_each_file_runs_first():
+    long = measured("a.py", (3.0, 1.0), {"x = 1": [0, 1], "y = 2": [0]})
+    short = measured("b.py", (2.0, 0.5), {"x = 1": [0]})
+    reach = Map(long | short)
+    names = [test.name for test in reach.reaching("m.py", {"x = 1"})]
+    assert names == ["a.py::test_1", "b.py::test_0", "a.py::test_0"]
+    assert [t.name for t in reach.reaching("m.py", {"y = 2"})] == ["a.py::test_0"]
+    assert reach.reaching("m.py", {"z = 3"}) == reach.reaching("n.py", {"x = 1"}) == []
+
+
+def test_only_so_many_tests_run_as_fit_into_a_minute():
+    tests = [Timed("a", 40.0), Timed("b", 30.0), Timed("c", 15.0)]
+    assert affordable(tests, 60.0) == [tests[0], tests[2]]
+    assert affordable(tests, 10.0) == tests[:1]
+
+
+def test_a_test_file_that_changed_or_came_is_measured_again(tmp_path):
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    for name in ("same", "changed", "new"):
+        (folder / f"test_{name}.py").write_text(name)
+    files = {}
+    for name in ("same", "changed"):
+        path = folder / f"test_{name}.py"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        files[f"tests/test_{name}.py"] = {"hash": digest}
+    (folder / "test_changed.py").write_text("something else")
+    assert Map(files).stale(tmp_path) == ["tests/test_changed.py", "tests/test_new.py"]
+
+
+def test_a_line_that_no_test_runs_belongs_to_its_innermost_function():
+    code = "x = 1\ndef f():\n    y = 2\n    def g():\n        return 3\n    return g\n"
+    assert [around(code, line) for line in (1, 3, 5)] == [(1, 6), (3, 6), (5, 5)]
+
+
+def test_another_room_has_its_turn_each_week():
+    room = room_of_the_week(40)
+    assert len(drawn(room, 40, 1)) == 40
 
 
 def test_a_crash_tells_nothing_of_a_method_and_enough_of_a_line():
@@ -168,3 +206,16 @@ def test_a_crash_tells_nothing_of_a_method_and_enough_of_a_line():
     assert verdict_of(1, said).word == "BROKEN: NameError"
     assert verdict_of(1, said, crash_kills=True).word == "killed"
     assert verdict_of(5, "no tests ran", crash_kills=True).word.startswith("BROKEN")
+
+
+def test_each_mutant_that_means_the_same_can_be_drawn_and_has_a_reason():
+    for (file, line, instead), why in equivalent().items():
+        code = (ROOT / SOURCE / file).read_bytes()
+        lines = code.decode().splitlines()
+        found = {
+            (lines[place.line - 1].strip(), place.instead)
+            for of_kind in places(code).values()
+            for place in of_kind
+        }
+        assert (line, instead) in found, file
+        assert len(why.split()) >= 4

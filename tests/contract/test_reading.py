@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
 from coterie.base.errors import InputError
-from coterie.base.files import read_checkpoint, write_checkpoint
+from coterie.base.files import json_text, read_checkpoint, write_checkpoint
 from coterie.contract.wire import decode, encode
 from coterie.report.files import summary_rows
 from coterie.report.outcomes import Outcomes
@@ -137,3 +141,20 @@ def test_numbers_that_are_read_lie_as_torch_lays_them(tmp_path):
         for tensor in (saved.values["x"], saved.memory["key/a"], sent["x"], sent["y"]):
             assert tensor.data_ptr() % 64 == 0
         assert torch.equal(saved.values["x"], numbers)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text() | st.floats(-9, 9)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+@given(VALUES)
+def test_a_table_in_lines_is_the_same_value(value: object) -> None:
+    assert json.loads(json_text(value)) == value
+
+
+@pytest.mark.parametrize("value", [math.nan, [math.inf], {"a": [{"b": math.nan}]}])
+def test_a_number_that_json_has_not_is_not_written(value: object) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        json_text(value)

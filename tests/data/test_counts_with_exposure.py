@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.sites.tables import table_options
 
 OPTIONS = ct.data.Tables(label="falls", exposure="bed_days")
 
@@ -56,11 +55,9 @@ def test_a_cell_that_is_no_count_or_exposure_is_refused_by_row(column, value, sa
     assert says in str(refused.value)
 
 
-def test_settings_that_contradict_it_and_sites_refuse_it():
+def test_settings_that_contradict_it_are_refused():
     with pytest.raises(ct.InputError, match="drop one of them"):
         ct.data.Tables(label="falls", exposure="days", task="regression")
-    with pytest.raises(ct.InputError, match="not trained at sites yet"):
-        table_options({"folder": "wards", "label": "falls", "exposure": "bed_days"})
 
 
 def test_the_model_is_a_poisson_regression_with_an_offset():

@@ -11,7 +11,6 @@ import coterie as ct
 from coterie.base.label_form import LabelForm
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read_frame, reading_of
-from coterie.sites.tables import table_options
 
 OPTIONS = ct.data.Tables(time="months", event="died")
 COUNTS = ct.data.Tables(label="died", exposure="months")
@@ -126,11 +125,6 @@ def test_too_few_events_are_refused():
     frames = {name: frame.assign(died=0) for name, frame in wards().items()}
     with pytest.raises(ct.InputError, match="0 events in the training rows"):
         ct.data.from_frames(frames, tables=OPTIONS)
-
-
-def test_sites_refuse_it_in_a_sentence():
-    with pytest.raises(ct.InputError, match="not trained at sites yet"):
-        table_options({"folder": "wards", "time": "months", "event": "died"})
 
 
 def test_check_and_a_run_read_the_same_and_the_time_is_no_input():

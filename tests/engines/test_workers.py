@@ -30,7 +30,7 @@ from coterie.contract.wire import PerClient
 from coterie.engines import workers as worker_processes
 from coterie.engines.inprocess import InProcess, InProcessEngine
 from coterie.engines.workers import Arena
-from coterie.run.loop import MemoryForecast
+from coterie.run.memory_forecast import MemoryForecast
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)

@@ -96,11 +96,11 @@ MUTANTS = {
             "pass",
         ),
         ("compute/anchored.py", "deltas[t, :, :dim] += values[t, positions]", "pass"),
-        ("algorithms/meritfed.py", "step *= m.oracle_every *", "step *="),
+        ("algorithms/meritfed.py", "factor = m.oracle_every", "factor = 1"),
         (
             "algorithms/meritfed.py",
-            '(m.md_steps if m.oracle_steps == "one" else 1)',
-            "1",
+            "factor *= m.md_steps",
+            "factor *= 1",
         ),
         (
             "algorithms/meritfed.py",
@@ -109,8 +109,8 @@ MUTANTS = {
         ),
         (
             "compute/target_tasks.py",
-            "(target.answers([0], model, part)[0] for model in (x, torch.zeros_like(x)))",
-            "[target.answers([0], x, part)[0]] * 2",
+            "outputs_of(x), outputs_of(torch.zeros_like(x))",
+            "outputs_of(x), outputs_of(x)",
         ),
         (
             "compute/target_tasks.py",
@@ -122,7 +122,11 @@ MUTANTS = {
             "outputs + torch.tensordot(w, scores, 1)",
             "torch.tensordot(w, scores, 1)",
         ),
-        ("algorithms/meritfed.py", "return not cheap or any(", "return True or any("),
+        (
+            "algorithms/meritfed.py",
+            "return any(map(federation.is_evaluated, until_next))",
+            "return True",
+        ),
         ("solvers/mirror.py", "(n / q * (slopes @ unit))", "(1 / q * (slopes @ unit))"),
     ],
 }

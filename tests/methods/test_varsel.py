@@ -51,11 +51,15 @@ MUTANTS = {
             "_square_norm(row - center, cohort.layout.dim)",
             "_square_norm(row, cohort.layout.dim)",
         ),
-        ("algorithms/varsel.py", "if u < p]", "]"),
         (
             "algorithms/varsel.py",
-            "m / (m - 1) if self.debias or self.unbiased_variance else 1.0",
-            "1.0",
+            'if rng.child("draw", name).uniform(1)[0] < p:',
+            "if True:",
+        ),
+        (
+            "algorithms/varsel.py",
+            "variance *= m / (m - 1)",
+            "variance *= 1.0",
         ),
         (
             "algorithms/varsel.py",
@@ -69,8 +73,8 @@ MUTANTS = {
         ),
         (
             "algorithms/varsel.py",
-            "exact_weights(*heads, budget, **objective_settings)",
-            "exact_weights(*heads, float(len(outer)), **objective_settings)",
+            "exact_weights(*heads, budget, **form)",
+            "exact_weights(*heads, float(len(outer)), **form)",
         ),
         ("algorithms/varsel.py", "[self.number :: self.parts]\n", "[:: self.parts]\n"),
     ],

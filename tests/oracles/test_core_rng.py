@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from coterie.base.rng import Rng, batches
+from coterie.base.rng import MANY, Rng, batches
 from coterie.compute.local_training import StepBatches
 from coterie.config.local import Epochs, LocalSGD, Steps
 from federations import cohort_of, logistic, regression, subset
@@ -101,6 +101,43 @@ def test_all_permutations_are_equally_likely():
         counts[lookup.setdefault(order, len(lookup))] += 1
     assert len(lookup) == 24
     assert stats.chisquare(counts).pvalue > 0.01
+
+
+@quick
+@given(st.integers(0, 2**64 - 1), st.integers(1, 60), st.integers(1, 60))
+def test_a_sample_of_few_numbers_is_the_first_of_their_permutation(key, count, size):
+    size = min(count, size)
+    drawn = Rng(key).sample(count, size).tolist()
+    assert drawn == sorted(Rng(key).permutation(count, size).tolist())
+
+
+@quick
+@given(st.integers(0, 2**64 - 1), st.integers(MANY + 1, 10**7), st.floats(0, 0.3))
+def test_a_sample_of_many_has_so_many_different_numbers_in_order(key, count, share):
+    size = min(int(count * share), 4000)
+    drawn = Rng(key).sample(count, size)
+    assert len(drawn) == size
+    assert (np.diff(drawn) > 0).all()
+    assert size == 0 or 0 <= drawn[0] <= drawn[-1] < count
+
+
+def test_each_of_many_numbers_is_drawn_as_often():
+    count = MANY + 40
+    drawn = np.concatenate([Rng.named(5, i).sample(count, 500) for i in range(400)])
+    counts = np.histogram(drawn, bins=40, range=(0, count))[0]
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+def test_a_sample_of_many_hashes_no_more_numbers_where_there_are_more(monkeypatch):
+    hashed = []
+    real = Rng.integers
+    monkeypatch.setattr(
+        Rng, "integers", lambda rng, count: hashed.append(count) or real(rng, count)
+    )
+    for count in (10**5, 10**7):
+        Rng.named(0, "a").sample(count, 10)
+    assert hashed[: len(hashed) // 2] == hashed[len(hashed) // 2 :]
+    assert sum(hashed) < 200
 
 
 def test_generators_of_a_name_repeat():

@@ -70,6 +70,7 @@ def test_a_client_is_told_what_is_its_own_and_never_to_leave_somebody(
     assert any(said in line for line in story.clients[0].numbers)
     assert "group" not in " ".join(story.answer)
     assert likeness(results, "fedavg", "a") is None
+    assert with_whom(results, "fedavg", "a") == ""
 
 
 def test_a_client_is_set_apart_by_most_of_the_models(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import fake_run
 import numpy as np
 import pytest
 import torch
@@ -9,8 +13,14 @@ import torch
 import coterie as ct
 from coterie.base.clients import Client, Clients
 from coterie.base.rows import Part
-from coterie.report.outside import TAU_SPREAD, TAUS, predict_gain
-from coterie.run.files import OUTSIDE_ERROR, OUTSIDE_GAIN
+from coterie.report.outside import (
+    TAU_SPREAD,
+    TAUS,
+    first_outside_words,
+    predict_gain,
+)
+from coterie.report.results import Results
+from coterie.run.files import OUTSIDE_ERROR, OUTSIDE_GAIN, PAIRED
 from coterie.study.left_out import (
     centres_without,
     constant_without_own,
@@ -162,3 +172,13 @@ def test_most_new_hospitals_gain_what_was_said(count: int, tau: float) -> None:
         found = predict_gain(true[1:] + errors * rng.normal(size=count), errors)
         held += found.low <= true[0] <= found.high
     assert held >= 0.88 * 300
+
+
+def test_of_sites_the_report_says_why_it_is_not_known(tmp_path: Path) -> None:
+    numbers = dict.fromkeys("abc", (0.8, 0.78, 0.8, 0.45))
+    fake_run.write(tmp_path, dict.fromkeys(("local", "partial"), numbers))
+    assert first_outside_words(Results.load(tmp_path)) == ""
+    told = {"client": "a", "method": "partial", "other": "local", "metric": "loss"}
+    told |= {"error": 0.1, "p": 0.5, "gap": 0.0, "value": 0.4, "tested": 40}
+    (tmp_path / PAIRED).write_text(json.dumps([{**told, "rarest": 9}]))
+    assert "each site would have to" in first_outside_words(Results.load(tmp_path))

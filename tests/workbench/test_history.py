@@ -16,7 +16,7 @@ from coterie.cli.main import main
 from coterie.report.history import SavedHistory
 from coterie.report.results import Results
 from coterie.run.files import LONG_HISTORY
-from coterie.run.history import ClientMetrics, History, Row
+from coterie.run.history import ClientMetrics, History, Record, Row
 from coterie.study import tables
 
 
@@ -193,3 +193,28 @@ def test_a_curve_is_the_mean_of_folds_and_has_gaps_where_nothing_was_measured(
     ):
         assert history.curve(*absent) is None
     assert history.clients_with("n", "test", "loss") == set()
+
+
+def test_weights_that_stay_are_written_once() -> None:
+    """A method that is solved for says the same in each round: all are read from one."""
+    settings = ct.RunSettings(evaluate=2)
+    run = ct.fit(ct.Partial(), "heart-disease", "logistic", 9, settings=settings)
+    rounds = {number for number, *_ in run.weight_rows}
+    assert rounds == {2}
+    assert len(run.weight_rows) == 16
+    by_target: dict[str, dict[str, float]] = {}
+    for _, target, client, weight in run.weight_rows:
+        by_target.setdefault(target, {})[client] = weight
+    assert by_target == run.weights
+
+
+def test_weights_that_change_are_written_again() -> None:
+    record = Record()
+    for number, share in ((1, 0.5), (2, 0.5), (3, 0.25), (4, 0.25), (5, 0.5)):
+        told = {"a": {"a": share, "b": 1 - share}}
+        record.add(number, {"weights": told}, with_weights=True, changed_alone=True)
+    assert [row[0] for row in record.weight_rows] == [1, 1, 3, 3, 5, 5]
+    fewer = {"weights": {"a": {"a": 1.0}}}  # a client has failed
+    record.add(6, fewer, with_weights=True, changed_alone=True)
+    record.add(7, fewer, with_weights=True, changed_alone=True)
+    assert [row[0] for row in record.weight_rows[6:]] == [6]

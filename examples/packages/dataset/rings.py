@@ -5,13 +5,21 @@ fits each client but not their union.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 import coterie as ct
 
 
-def rings(*, seed=0, split=None, clients=4, rows=60):
+def rings(
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    clients: int = 4,
+    rows: int = 60,
+) -> ct.Clients:
     """Return clients with `rows` points each, on arcs that follow each other; inputs [rows, 2], labels inner (0) and outer (1)."""
     arcs = {}
     for number in range(clients):

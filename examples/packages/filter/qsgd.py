@@ -4,13 +4,16 @@ Paper: D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic, "QSGD: Communicat
 Encoding", NeurIPS 2017, Section 3.1, with the largest entry in place of the length, as in their experiments (Section 5).
 """
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import coterie as ct
 from coterie.config.rules import Rule
+from coterie.contract.filters import Passage
 
 
 @ct.wire_type
@@ -29,7 +32,7 @@ class QSGD(ct.Filter):
         Rule(lambda v: type(v) is int and 1 <= v <= 127, "an int between 1 and 127"),
     ] = 127
 
-    def apply(self, rows, passage):
+    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
         """Round |v| s / max |v| up or down at random, so that v is met on average."""
         largest = rows.abs().amax(-1, keepdim=True)
         steps = torch.where(
@@ -42,7 +45,7 @@ class QSGD(ct.Filter):
         )
         return self._entries(rows.sign() * (steps.floor() + up), largest)
 
-    def pack(self, rows):
+    def pack(self, rows: Tensor) -> Mapping[str, Tensor]:
         """Levels with their signs [n, ..., d], one byte each, and the largest entry [n, ..., 1]."""
         largest = rows.abs().amax(-1, keepdim=True)
         # The largest entry is at the last level, so that what was rounded tells both.
@@ -51,7 +54,7 @@ class QSGD(ct.Filter):
         )
         return {"levels": levels.round().to(torch.int8), "largest": largest}
 
-    def unpack(self, parts, dim):
+    def unpack(self, parts: Mapping[str, Tensor], dim: int) -> Tensor:
         """The entries that were packed, with the same bits."""
         if parts["levels"].shape[-1] != dim:
             raise ValueError(f"{parts['levels'].shape[-1]} levels for {dim} entries")
@@ -59,5 +62,5 @@ class QSGD(ct.Filter):
             parts["levels"].to(parts["largest"].dtype), parts["largest"]
         )
 
-    def _entries(self, levels, largest):
+    def _entries(self, levels: Tensor, largest: Tensor) -> Tensor:
         return levels / self.levels * largest

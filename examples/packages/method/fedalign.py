@@ -12,7 +12,8 @@ Formula: x \leftarrow x + \frac{\sum_{k \in C} p_k \delta_k}{\sum_{k \in C} p_k}
 Symbols: P = priority, p_k = share of all rows, F = mean of f_k over P by rows, eps = epsilon_t.
 """
 
-from typing import Annotated, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 import torch
 
@@ -35,13 +36,13 @@ class Trained(NamedTuple):
 
 
 @ct.task
-def standing(cohort, *, x) -> Standing:
+def standing(cohort: ct.Cohort, *, x: torch.Tensor) -> Standing:
     """How well the model fits each client before it trains."""
     return Standing(cohort.loss(x), cohort.sizes)
 
 
 @ct.task
-def update(cohort, *, x, local) -> Trained:
+def update(cohort: ct.Cohort, *, x: torch.Tensor, local: ct.LocalSGD) -> Trained:
     """Local training from x."""
     return Trained(cohort.updates(x, local))
 
@@ -53,7 +54,7 @@ class State(NamedTuple):
 
 
 @ct.options
-class FedALIGN(ct.Method):
+class FedALIGN(ct.Method[State]):
     """Average by rows the updates of clients with priority, and of all others whose loss is close to theirs.
 
     Attributes:
@@ -67,19 +68,21 @@ class FedALIGN(ct.Method):
     eps: Annotated[float, NOT_NEGATIVE] = 0.1
 
     @property
-    def tasks(self):
+    def tasks(self) -> Sequence[Any]:
         """What clients are asked."""
         return (standing, update)
 
-    def check(self, everyone):
+    def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a name that no client has."""
         match_clients(self, "priority", everyone, everybody="all")
 
-    def init(self, x, federation):
+    def init(self, x: torch.Tensor, federation: ct.Federation) -> State:
         """Start from x."""
         return State(x)
 
-    def round(self, state, federation, rng):
+    def round(
+        self, state: State, federation: ct.Federation, rng: ct.Rng
+    ) -> tuple[State, dict[str, Any]]:
         """One round: who fits, then the updates of those."""
         replies = federation.ask(federation.clients, standing, x=state.x)
         names = match_clients(self, "priority", federation.everyone, everybody="all")
@@ -101,6 +104,6 @@ class FedALIGN(ct.Method):
         log = {"weights": average.by_client(average.weights), "selected": len(clients)}
         return State(state.x + average.delta), log
 
-    def models(self, state):
+    def models(self, state: State) -> torch.Tensor:
         """One model, which the others may use as well."""
         return state.x

@@ -5,17 +5,15 @@ import torch
 import coterie as ct
 
 
-def mcc(outputs, labels, kind):
+def mcc(outputs: torch.Tensor, labels: torch.Tensor, kind: str) -> float | None:
     """Correlation of predicted and true classes in [-1, 1]; None where one of them is constant, or labels are no classes.
 
     Source: J. Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient", 2004.
     """
     if kind not in ("binary", "classes"):
         return None
-    predicted, labels = (
-        ct.metrics.probabilities(kind, outputs).argmax(dim=1).cpu().flatten(),
-        labels.long().cpu().flatten(),
-    )
+    predicted = ct.metrics.probabilities(kind, outputs).argmax(dim=1).cpu().flatten()
+    labels = labels.long().cpu().flatten()
     classes = int(torch.cat([predicted, labels]).max()) + 1
     counts = [
         torch.bincount(values, minlength=classes).double()
@@ -24,8 +22,6 @@ def mcc(outputs, labels, kind):
     total = len(labels)
     agreement = total * (predicted == labels).sum() - counts[0] @ counts[1]
     spread = [total**2 - count @ count for count in counts]
-    return (
-        float(agreement / (spread[0] * spread[1]).sqrt())
-        if spread[0] > 0 and spread[1] > 0
-        else None
-    )
+    if min(spread) <= 0:  # one class alone
+        return None
+    return float(agreement / (spread[0] * spread[1]).sqrt())

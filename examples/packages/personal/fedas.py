@@ -15,11 +15,15 @@ Differences from the paper: features are aligned row by row in steps of their ow
 the mean feature of each class.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 import coterie as ct
+
+Layers = str | tuple[str, ...]
+"""What stays with each client: "head", "norm" or patterns of names."""
 
 
 class Aligned(NamedTuple):
@@ -30,14 +34,21 @@ class Aligned(NamedTuple):
 
 
 @ct.task
-def aligned_update(cohort, *, x, local, layers, weight) -> Aligned:
+def aligned_update(
+    cohort: ct.Cohort,
+    *,
+    x: torch.Tensor,
+    local: ct.LocalSGD,
+    layers: Layers,
+    weight: float,
+) -> Aligned:
     """Local training from x and the client's own head, whose features stay near those of the client's last model."""
     personal = cohort.personal(layers)
     start = personal.models(x)
     last, rounds, _ = cohort.state("fedas", x)
     is_new = rounds < 0  # a client without a last model has nothing to align with
 
-    def alignment(step):
+    def alignment(step: ct.Step) -> torch.Tensor:
         if is_new[step.client]:
             return 0 * step.features.sum()
         distance = step.features - step.features_of(last[step.client])
@@ -60,7 +71,7 @@ class Own(NamedTuple):
 
 
 @ct.task
-def own_model(cohort, *, x, layers) -> Own:
+def own_model(cohort: ct.Cohort, *, x: torch.Tensor, layers: Layers) -> Own:
     """The shared layers of x with the client's own head."""
     return Own(cohort.personal(layers).models(x))
 
@@ -72,7 +83,7 @@ class State(NamedTuple):
 
 
 @ct.options
-class FedAS(ct.Method):
+class FedAS(ct.Method[State]):
     """Average shared layers that are aligned with each client's own, by how much clients learn.
 
     Attributes:
@@ -82,21 +93,23 @@ class FedAS(ct.Method):
     """
 
     local: ct.LocalSGD = ct.LocalSGD()
-    layers: str | tuple[str, ...] = "head"
+    layers: Layers = "head"
     weight: float = 1.0
 
     keeps = 2
 
     @property
-    def tasks(self):
+    def tasks(self) -> Sequence[Any]:
         """What clients are asked."""
         return (aligned_update, own_model)
 
-    def init(self, x, federation):
+    def init(self, x: torch.Tensor, federation: ct.Federation) -> State:
         """Start from x."""
         return State(x)
 
-    def round(self, state, federation, rng):
+    def round(
+        self, state: State, federation: ct.Federation, rng: ct.Rng
+    ) -> tuple[State, dict[str, Any]]:
         """One round with `federation.clients`."""
         replies = federation.ask(
             federation.clients,
@@ -110,11 +123,13 @@ class FedAS(ct.Method):
         step = shares.to(replies.delta) @ replies.delta
         return State(state.x + step), {"weights": replies.by_client(shares)}
 
-    def models(self, state):
+    def models(self, state: State) -> torch.Tensor:
         """The shared layers with the first head, for clients that never trained."""
         return state.x
 
-    def personalised(self, state, federation):
+    def personalised(
+        self, state: State, federation: ct.Federation
+    ) -> Mapping[str, torch.Tensor | None]:
         """The model of each client."""
         clients = (*federation.everyone, *federation.unseen)
         return federation.own_models(clients, own_model, x=state.x, layers=self.layers)

@@ -1,6 +1,9 @@
 """Stratified batches: every batch has the classes of its client in nearly the shares that they have there."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 import coterie as ct
 
@@ -10,7 +13,9 @@ import coterie as ct
 class Stratified(ct.Sampler):
     """Draw every row once an epoch, with the rows of each class spread evenly over the batches."""
 
-    def rows(self, cohort, client, rng, steps, batch_size):
+    def rows(
+        self, cohort: ct.Cohort, client: int, rng: ct.Rng, steps: int, batch_size: int
+    ) -> NDArray[Any]:
         """Row numbers [steps, batch_size]; batches go on from one epoch to the next."""
         labels = cohort.labels(client).cpu().numpy()
         epochs = range(-(-steps * batch_size // len(labels)))
@@ -19,7 +24,7 @@ class Stratified(ct.Sampler):
         )
         return order[: steps * batch_size].reshape(steps, batch_size)
 
-    def _epoch(self, labels, rng):
+    def _epoch(self, labels: NDArray[Any], rng: ct.Rng) -> NDArray[Any]:
         place = np.empty(len(labels))
         for c in np.unique(labels):
             rows = np.flatnonzero(labels == c)

@@ -159,6 +159,7 @@ class APFL(Method[State]):
     adaptive: bool = True
 
     needs = "sum"
+    newcomers = True
     keeps = 1
     tasks = (apfl_update, mixture)
 

@@ -98,6 +98,7 @@ class Ditto(Method[State]):
         "diverges": "it refuses a learning rate at which own models run away"
     }
     needs = "sum"
+    newcomers = True
     keeps = 1
 
     @property

@@ -193,6 +193,7 @@ class FedALA(Method[State]):
     passes: Annotated[int | None, optional(SIZE, "until the loss has settled")] = None
 
     needs = "sum"
+    newcomers = True
     keeps = 2
     tasks = (ala_update, ala_mixture)
 

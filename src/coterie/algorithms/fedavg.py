@@ -67,6 +67,7 @@ class FedAvg(Method[State]):
     lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "sum"
+    newcomers = True
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

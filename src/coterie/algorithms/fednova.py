@@ -144,6 +144,7 @@ class FedNova(Method[State]):
     mu: Annotated[float, NOT_NEGATIVE] = 0.0
 
     needs = "sum"
+    newcomers = True
     tasks = (fednova_update,)
 
     def __post_init__(self) -> None:

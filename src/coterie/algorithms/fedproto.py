@@ -182,6 +182,7 @@ class FedProto(Method[State]):
         "diverges": "it refuses labels that are not classes, and the law has numbers"
     }
     needs = "sum"
+    newcomers = True
     keeps = 1
 
     @property

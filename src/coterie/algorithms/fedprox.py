@@ -81,6 +81,7 @@ class FedProx(Method[State]):
     lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "sum"
+    newcomers = True
     tasks = (proximal_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:

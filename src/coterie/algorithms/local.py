@@ -168,6 +168,7 @@ class Local(Method[State]):
     participation = "own"
 
     keeps = 1
+    newcomers = True
     tasks = (train_alone, asks(model_alone, again=Among(False, True)))
 
     @property

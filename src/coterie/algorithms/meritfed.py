@@ -185,58 +185,69 @@ class MeritFed(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates of the model of each target, and what its oracle asks."""
-        count_of = as_many(self.targets)
-        of_each, at_anchor = (
-            asks(local_updates, models=count_of),
-            asks(own_update, models=lambda n: 1 + count_of(n)),
-        )
-        may_be_cheap = self.cheap_above is not None and self._can_be_cheap
-        updates = (
-            (of_each, at_anchor)
-            if may_be_cheap
-            else (of_each,)
-            if self.uploads == "each"
-            else (at_anchor,)
-        )
         if self.validation == "server":  # the oracle is there, too
             return (asks(local_updates),)
-        oracle_rows: dict[str, Any] = {
-            "rows": self.validation,
-            "batch": self.oracle_batch_size,
-        }
-        uses_fresh_rows = self.validation == "fresh"
-        values, steps = 2, range(self.md_steps + 1)
-        oracle: tuple[Asks, ...] = (
-            (asks(target_rows, rows="fresh"),) if uses_fresh_rows else ()
-        )
+        return (*self._update_asks(), *self._oracle_asks())
+
+    def _update_asks(self) -> list[Asks]:
+        count_of = as_many(self.targets)
+        of_each = asks(local_updates, models=count_of)
+        at_anchor = asks(own_update, models=lambda n: 1 + count_of(n))
+        # How many targets there are, and so whether the cheap form runs, is not known here.
+        if self.cheap_above is not None and self._can_be_cheap:
+            return [of_each, at_anchor]
+        if self.uploads == "each":
+            return [of_each]
+        return [at_anchor]
+
+    def _oracle_asks(self) -> list[Asks]:
+        rows: dict[str, Any] = {"rows": self.validation}
+        batch = self.oracle_batch_size
+        steps = range(self.md_steps + 1)
+        oracle: list[Asks] = []
+        # Losses asked of a target in a round: phi before and after the descent, and those of the descent itself.
+        losses = 2
+        if self.validation == "fresh":
+            oracle.append(asks(target_rows, rows="fresh"))
         if self.oracle == "delegated":
-            betas = self.betas if self.server_optimiser == "adam" else None
-            oracle += (asks(target_descent, **oracle_rows, steps=self.md_steps, step=self.md_step, betas=betas,
-                            scores=self.oracle_steps == "scores"),)  # fmt: skip
+            oracle.append(
+                asks(
+                    target_descent,
+                    **rows,
+                    batch=batch,
+                    steps=self.md_steps,
+                    step=self.md_step,
+                    betas=self._adam_betas,
+                    scores=self.oracle_steps == "scores",
+                )
+            )
         elif self.oracle == "gradient" and self.md_steps:
-            oracle += (
-                asks(target_gradient, models=self._steps, **oracle_rows, step=steps),
+            oracle.append(
+                asks(
+                    target_gradient, models=self._steps, **rows, batch=batch, step=steps
+                )
             )
         elif self.oracle == "loss":
-            values += 2 * self.directions * self.md_steps
+            losses += 2 * self.directions * self.md_steps
         if self.md_step == "line-search":
-            values += 1 + MOST_TRIALS * self.md_steps
-        batch = (
-            self.oracle_batch_size
-            if uses_fresh_rows
-            else Among(self.oracle_batch_size, None)
-        )
-        return (
-            *updates,
-            *oracle,
+            losses += 1 + MOST_TRIALS * self.md_steps
+        # phi is measured on all rows where they can be had.
+        batch_of_losses: Any = Among(batch, None)
+        if self.validation == "fresh":
+            batch_of_losses = batch
+        oracle.append(
             asks(
-                target_losses,
-                models=values,
-                rows=self.validation,
-                batch=batch,
-                step=steps,
-            ),
+                target_losses, models=losses, **rows, batch=batch_of_losses, step=steps
+            )
         )
+        return oracle
+
+    @property
+    def _adam_betas(self) -> tuple[float, float] | None:
+        """The decays of Adam's moments at the server; None with plain SGD."""
+        if self.server_optimiser == "sgd":
+            return None
+        return self.betas
 
     def __post_init__(self) -> None:
         if self.md_step == "line-search" and (
@@ -284,11 +295,8 @@ class MeritFed(Method[State]):
 
     def _form(self, targets: int) -> MeritFed:
         """The method with so many targets: its cheap form where `cheap_above` says so."""
-        if (
-            self.cheap_above is None
-            or targets <= self.cheap_above
-            or not self._can_be_cheap
-        ):
+        few_targets = self.cheap_above is None or targets <= self.cheap_above
+        if few_targets or not self._can_be_cheap:
             return self
         return replace(
             self,
@@ -332,65 +340,47 @@ class MeritFed(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        reason = (
-            {"alone": "anchored uploads need several targets"}
-            if self.uploads == "anchored"
-            else {}
-        )
-        reason |= (
-            {"diverges": "the length of Adam's steps is bounded"}
-            if self.server_optimiser == "adam"
-            else {}
-        )
-        return reason | (
-            {"names": "directions are drawn over the clients by name"}
-            if self.oracle == "loss"
-            else {}
-        )
+        reasons = {}
+        if self.uploads == "anchored":
+            reasons["alone"] = "anchored uploads need several targets"
+        if self.server_optimiser == "adam":
+            reasons["diverges"] = "the length of Adam's steps is bounded"
+        if self.oracle == "loss":
+            reasons["names"] = "directions are drawn over the clients by name"
+        return reasons
 
     def _measures(self, federation: Federation) -> bool:
         """Return True if phi is measured in this round: where rounds are to be cheap, in the last descent before an evaluation."""
-        cheap = (
-            self.oracle_steps != "all"
-            or self.oracle_every > 1
-            or self.uploads == "anchored"
-        )
-        return not cheap or any(
-            map(
-                federation.is_evaluated,
-                range(federation.round, federation.round + self.oracle_every),
-            )
-        )
+        is_cheap = self.oracle_steps != "all" or self.oracle_every > 1
+        if not is_cheap and self.uploads == "each":
+            return True
+        until_next = range(federation.round, federation.round + self.oracle_every)
+        return any(map(federation.is_evaluated, until_next))
 
     @property
     def _steps(self) -> int:
-        return min(1, self.md_steps) if self.oracle_steps == "one" else self.md_steps
+        """Steps of a descent, each with an oracle gradient of its own."""
+        if self.oracle_steps == "one":
+            return min(1, self.md_steps)
+        return self.md_steps
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
         self.check_model(federation.layout)
-        targets, total = (
-            self.target_names(federation.everyone),
-            len(federation.everyone),
-        )
+        dim, clients = federation.dim, len(federation.everyone)
+        targets = self.target_names(federation.everyone)
         if self.validation in ("fresh", "server"):
             federation.ask(targets, target_rows, rows=self.validation)
-        moments = x.new_zeros(
-            len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0
-        )
-        weights = torch.full((len(targets), total), 1 / total, dtype=torch.float64)
-        anchored = self._form(len(targets)).uploads == "anchored"
-        offsets = Offsets.start(
-            x[: federation.dim], len(targets) * anchored, total * anchored
-        )
-        return State(
-            targets,
-            x[None],
-            weights,
-            moments,
-            torch.zeros(len(targets), dtype=torch.int64),
-            *offsets,
-        )
+        weights = torch.full((len(targets), clients), 1 / clients, dtype=torch.float64)
+        # What only Adam, or only anchored uploads need, is empty without them.
+        moments = x.new_zeros(len(targets), 2, 0)
+        if self.server_optimiser == "adam":
+            moments = x.new_zeros(len(targets), 2, dim)
+        offsets = Offsets.start(x[:dim], 0, 0)
+        if self._form(len(targets)).uploads == "anchored":
+            offsets = Offsets.start(x[:dim], len(targets), clients)
+        taken = torch.zeros(len(targets), dtype=torch.int64)
+        return State(targets, x[None], weights, moments, taken, *offsets)
 
     def round(
         self, state: State, federation: Federation, rng: Rng
@@ -399,53 +389,50 @@ class MeritFed(Method[State]):
         form = self._form(len(state.targets))
         if form is not self:
             return form.round(state, federation, rng)
-        divisible = self.uploads == "each" and self.local.sampler is None
-        total, n = len(state.targets), len(federation.clients)
-        return self._round_in_parts(
-            state,
-            federation,
-            rng,
-            federation.groups_at_once(total, n) if divisible else total,
+        if self.uploads == "anchored":
+            return self._anchored_round(state, federation, rng)
+        at_once = total = len(state.targets)
+        # With a sampler all targets are trained in one ask.
+        if self.local.sampler is None:
+            at_once = federation.groups_at_once(total, len(federation.clients))
+        return self._round_in_parts(state, federation, rng, at_once)
+
+    def _anchored_round(
+        self, state: State, federation: Federation, rng: Rng
+    ) -> tuple[State, Log]:
+        offsets = Offsets(state.offsets, state.visited)
+        replies, models, deltas, (values, visited) = anchored_updates(
+            federation, state.x, state.weights, offsets, self.local
         )
+        moved = state._replace(x=models, offsets=values, visited=visited)
+        return self._descend(moved, replies, deltas, federation, rng)
 
     def _round_in_parts(
         self, state: State, federation: Federation, rng: Rng, at_once: int
     ) -> tuple[State, Log]:
-        if self.uploads == "anchored":
-            offsets = Offsets(state.offsets, state.visited)
-            updates, x, deltas, (values, visited) = anchored_updates(
-                federation, *state[1:3], offsets, self.local
-            )
-            return self._descend(
-                state._replace(x=x, offsets=values, visited=visited),
-                updates,
-                deltas,
-                federation,
-                rng,
-            )
+        # Lines 3 to 8.
         ask = partial(
             federation.ask, federation.clients, local_updates, local=self.local
-        )  # lines 3-8
-        total, rounds, shared = (
-            len(state.targets),
-            [],
-            ask(x=state.x) if len(state.x) == 1 else None,
         )
+        total = len(state.targets)
+        # While all targets have one model, as in the first round, one training is that of all.
+        shared: Replies[Any] | None = None
+        if len(state.x) == 1:
+            shared = ask(x=state.x)
+        rounds: list[tuple[State, Log]] = []
         for low in range(0, total, at_once):
             part = state.only(slice(low, low + at_once))
-            replies = shared or ask(x=part.x)
-            if (
-                replies.failed and at_once < total and not shared
-            ):  # who is refused for one target is for all
-                return self._round_in_parts(state, federation, rng, total)
-            deltas = replies.delta.expand(-1, len(part.targets), -1).transpose(
-                0, 1
-            )  # [T, n, d + b]
+            replies = shared
+            if replies is None:
+                replies = ask(x=part.x)
+                # Who is refused for one target is refused for all, which only one ask can do.
+                if replies.failed and at_once < total:
+                    return self._round_in_parts(state, federation, rng, total)
+            by_target = replies.delta.expand(-1, len(part.targets), -1)
+            deltas = by_target.transpose(0, 1)  # [T, n, d + b]
             rounds.append(self._descend(part, replies, deltas, federation, rng))
-            del (
-                replies,
-                deltas,
-            )  # they are gone before the updates for the next targets are made
+            # They are gone before the updates for the next targets are made.
+            del replies, by_target, deltas
         return join_rounds(rounds)
 
     def _descend(
@@ -462,12 +449,15 @@ class MeritFed(Method[State]):
         mass = state.weights[:, positions].sum(1, keepdim=True)
         old_weights = state.weights[:, positions] / mass
 
-        lr, betas = (
-            rate_of(self.lr, federation.round),
-            self.betas if self.server_optimiser == "adam" else None,
-        )
         server = ServerStep(
-            x, deltas, state.moments, state.taken, lr, betas, self.eps, federation.dim
+            x,
+            deltas,
+            state.moments,
+            state.taken,
+            rate_of(self.lr, federation.round),
+            self._adam_betas,
+            self.eps,
+            federation.dim,
         )
         oracle = _Oracle(self, state.targets, federation, server, rng)
         try:
@@ -480,42 +470,39 @@ class MeritFed(Method[State]):
                     if self.md_steps:
                         measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
             new_models, _, moments = server.step(new_weights)  # line 10
-        except (
-            NotFiniteError
-        ) as error:  # finite updates and gradients whose product overflows
+        except NotFiniteError as error:
+            # Updates and gradients are finite, and their product overflows.
             cure = (
                 f"the descent of MeritFed diverged ({error}); lower the learning rates"
             )
             raise RunError(f"round {federation.round}: {cure}") from error
-        counts = state.taken + 1
+        taken = state.taken + 1
+        # A target that did not answer keeps what it had.
         lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
-        new_state, old_state = (
-            (new_weights, new_models, moments, counts),
-            (old_weights, x, state.moments, state.taken),
-        )
-        for new_values, old_values in zip(new_state, old_state, strict=True):
-            new_values[lost] = old_values[lost]
+        new_weights[lost] = old_weights[lost]
+        new_models[lost] = x[lost]
+        moments[lost] = state.moments[lost]
+        taken[lost] = state.taken[lost]
         weights = state.weights.clone()
         weights[:, positions] = new_weights * mass
 
-        names = tuple("*" if t == "server" else t for t in state.targets)
+        names = state.targets
+        if self.needs_server_rows:
+            names = ("*",)  # its weights are those of all clients
         measured["effective_collaborators"] = 1 / new_weights.square().sum(1)
-        log: Log = {
-            k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost}
-            for k, v in measured.items()
-        }
+        log: Log = {}
+        for column, values in measured.items():
+            log[column] = {
+                name: float(values[t]) for t, name in enumerate(names) if t not in lost
+            }
         log["weights"] = {
-            t: replies.by_client(w) for t, w in zip(names, new_weights, strict=True)
+            name: replies.by_client(row)
+            for name, row in zip(names, new_weights, strict=True)
         }
-        return State(
-            state.targets,
-            new_models,
-            weights,
-            moments,
-            counts,
-            state.offsets,
-            state.visited,
-        ), log
+        new_state = state._replace(
+            x=new_models, weights=weights, moments=moments, taken=taken
+        )
+        return new_state, log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
         """A model per target; one for all clients where the server's rows are the target."""
@@ -527,31 +514,27 @@ class MeritFed(Method[State]):
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
-        return self.target_names(names) if self.validation == "validation" else ()
+        if self.validation != "validation":
+            return ()
+        return self.target_names(names)
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Models of the targets before and after, and the updates for one target, or as many models when its parts are joined."""
-        all_are_targets = (
-            self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
-        )
-        targets = (
-            clients
-            if all_are_targets
-            else 1
-            if isinstance(self.targets, str)
-            else len(self.targets)
-        )
-        moments = 2 * targets if self.server_optimiser == "adam" else 0
+        named = self.targets
+        if isinstance(named, str):
+            named = (named,)
+        targets = len(named)
+        if named == ("all",) and self.validation != "server":
+            targets = clients
+        models_before_and_after = 2 * targets
+        moments = 0
+        if self.server_optimiser == "adam":
+            moments = 2 * targets
         if self._form(targets).uploads == "each":
-            return max(per_round, targets) + 2 * targets + moments
-        # Offsets and models at the last visits, before and after the round; updates at the anchor, and the targets' models twice.
-        return (
-            per_round * targets
-            + moments
-            + 4 * targets * clients
-            + per_round
-            + 2 * targets
-        )
+            return max(per_round, targets) + models_before_and_after + moments
+        updates = per_round * targets + per_round  # of all targets, and at the anchor
+        offsets_and_visits = 4 * targets * clients  # two of each, before and after
+        return updates + offsets_and_visits + models_before_and_after + moments
 
 
 @dataclass
@@ -567,24 +550,20 @@ class _Oracle:
 
     def phi(self, *weights: Tensor) -> Tensor:
         """Values of phi at each of some weights [T, n] by the same rows, all of them where they can be had [T, q]."""
-        uses_fresh_rows = self.method.validation == "fresh"
-        return self._losses(
-            weights,
-            self.method.oracle_batch_size if uses_fresh_rows else None,
-            self.method.md_steps,
-        )
+        batch: int | None = None
+        if self.method.validation == "fresh":
+            batch = self.method.oracle_batch_size
+        return self._losses(weights, batch, self.method.md_steps)
 
     def descend(self, weights: Tensor) -> tuple[Tensor, Tensor]:  # Eq. 8
         m, server = self.method, self.server
-        step = (
-            m.md_step
-            if isinstance(m.md_step, str)
-            else rate_of(m.md_step, self.federation.round)
-        )
-        if not isinstance(
-            step, str
-        ):  # one gradient goes as far as all steps, a descent as far as all rounds until the next
-            step *= m.oracle_every * (m.md_steps if m.oracle_steps == "one" else 1)
+        step = m.md_step
+        if not isinstance(step, str):
+            # A descent goes as far as one in each round until the next, and one gradient as far as all steps.
+            factor = m.oracle_every
+            if m.oracle_steps == "one":
+                factor *= m.md_steps
+            step = rate_of(step, self.federation.round) * factor
         settings: dict[str, Any] = {
             "steps": m._steps,
             "step": step,
@@ -592,50 +571,70 @@ class _Oracle:
         }
         if m.oracle == "delegated":
             descended, gap = self._ask(
-                target_descent, x=PerClient(server.x), deltas=PerClient(server.deltas), weights=PerClient(weights),
-                moments=PerClient(server.moments), taken=PerClient(server.taken), lr=server.lr, betas=server.betas, eps=server.eps,
-                batch=m.oracle_batch_size, scores=m.oracle_steps == "scores", **settings,
-            )  # fmt: skip
+                target_descent,
+                x=PerClient(server.x),
+                deltas=PerClient(server.deltas),
+                weights=PerClient(weights),
+                moments=PerClient(server.moments),
+                taken=PerClient(server.taken),
+                lr=server.lr,
+                betas=server.betas,
+                eps=server.eps,
+                batch=m.oracle_batch_size,
+                scores=m.oracle_steps == "scores",
+                **settings,
+            )
             return descended, gap
         slopes = server.slopes(self._gradient)
         if m.oracle == "loss":
             steps = count()
-            slopes = lambda w: self._zeroth_order(w, next(steps))  # noqa: E731
-        return descend(slopes, weights, value=lambda w: self.phi(w)[:, 0], **settings)
+
+            def slopes(w: Tensor) -> Tensor:
+                return self._zeroth_order(w, next(steps))
+
+        def value(w: Tensor) -> Tensor:
+            return self.phi(w)[:, 0]
+
+        return descend(slopes, weights, value=value, **settings)
 
     def _gradient(self, candidates: Tensor, step: int) -> Tensor:
         batch = self.method.oracle_batch_size
-        return self._ask(
+        (gradients,) = self._ask(
             target_gradient, x=PerClient(candidates), batch=batch, step=step
-        )[0]
+        )
+        return gradients
 
     def _losses(
         self, weights: Iterable[Tensor], batch: int | None, step: int
     ) -> Tensor:
+        """f_target [T, q] of the models to which each of some weights [T, n] leads."""
         candidates = torch.stack([self.server.step(w)[0] for w in weights], dim=1)
-        return self._ask(
+        (losses,) = self._ask(
             target_losses, xs=PerClient(candidates), batch=batch, step=step
-        )[0]
+        )
+        return losses
 
     def _zeroth_order(self, weights: Tensor, step: int) -> Tensor:
+        """Eq. 9: dphi/dw [T, n] from losses at two points along each of some random directions."""
         h, q = self.method.radius, self.method.directions
-        streams = [
-            self.rng.child("direction", step, name).generator() for name in self.targets
+        points, directions = [], []
+        for name, w in zip(self.targets, weights, strict=True):
+            generator = self.rng.child("direction", step, name).generator()
+            own_points, own_directions = two_point_candidates(
+                w, h=h, directions=q, generator=generator
+            )
+            points.append(own_points)
+            directions.append(own_directions)
+        queries = torch.stack(points, dim=1)  # [2q, T, n]
+        losses = self._losses(queries, self.method.oracle_batch_size, step)
+        estimates = [
+            two_point_estimate(row, e, h)
+            for row, e in zip(losses, directions, strict=True)
         ]
-        drawn = [
-            two_point_candidates(w, h=h, directions=q, generator=g)
-            for w, g in zip(weights, streams, strict=True)
-        ]
-        points = torch.stack([points for points, _ in drawn], dim=1)  # [2q, T, n]
-        losses = self._losses(points, self.method.oracle_batch_size, step)
-        return torch.stack(
-            [
-                two_point_estimate(row, e, h)
-                for row, (_, e) in zip(losses, drawn, strict=True)
-            ]
-        )  # Eq. 9
+        return torch.stack(estimates)
 
     def _ask(self, oracle_task: Task[Any], **payload: Any) -> list[Tensor]:
+        """The fields of the targets' answers [T, ...]; 0 at a target that fails."""
         # A single target must answer. Of several, one that fails keeps its model and the others go on.
         need = 1 / len(self.targets)
         answers = self.federation.ask(
@@ -647,8 +646,9 @@ class _Oracle:
         ]
         if not answers.failed:
             return values
-        places = torch.tensor([self.targets.index(n) for n in answers.clients])
-        return [
-            v.new_zeros(len(self.targets), *v.shape[1:]).index_copy(0, places, v)
-            for v in values
-        ]
+        places = torch.tensor([self.targets.index(name) for name in answers.clients])
+        of_all = []
+        for value in values:
+            zeros = value.new_zeros(len(self.targets), *value.shape[1:])
+            of_all.append(zeros.index_copy(0, places, value))
+        return of_all

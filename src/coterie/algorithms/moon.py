@@ -112,6 +112,7 @@ class MOON(Method[State]):
     lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "sum"
+    newcomers = True
     keeps = 1
     tasks = (contrastive_update,)
 

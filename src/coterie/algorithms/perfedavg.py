@@ -122,6 +122,9 @@ class PerFedAvg(Method[State]):
     variant: Annotated[str, one_of("fo", "hf")] = "fo"
     radius: Annotated[float, POSITIVE] = 1e-3
 
+    needs = "sum"
+    newcomers = True
+
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and the models that clients adapt for themselves."""

@@ -174,6 +174,7 @@ class _PersonalLayers(Method[State]):
         return {"head_steps": None, "trains_head": True}
 
     needs = "sum"
+    newcomers = True
     keeps = 1
 
     @property

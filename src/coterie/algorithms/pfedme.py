@@ -124,6 +124,7 @@ class PFedMe(Method[State]):
     beta: Annotated[float, POSITIVE] = 1.0
 
     needs = "sum"
+    newcomers = True
     keeps = 1
 
     @property

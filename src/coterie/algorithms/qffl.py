@@ -90,6 +90,7 @@ class QFFL(Method[State]):
     local: LocalSGD = LocalSGD()
     q: Annotated[float, NOT_NEGATIVE] = 1.0
 
+    newcomers = True
     tasks = (local_update,)
 
     @property

@@ -136,6 +136,7 @@ class Median(Method[State]):
     lr: Annotated[ServerRate, SERVER_RATE] = 1.0
 
     needs = "coordinates"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -189,6 +190,7 @@ class TrimmedMean(Method[State]):
     trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
 
     needs = "coordinates"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -249,6 +251,7 @@ class GeometricMedian(Method[State]):
     smoothing: Annotated[float, POSITIVE] = 1e-6
     tolerance: Annotated[float, POSITIVE] = 1e-6
 
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
@@ -316,6 +319,7 @@ class MultiKrum(Method[State]):
     keep: Annotated[int | None, optional(SIZE, "n - f")] = None
 
     needs = "pairs"
+    newcomers = True
     tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:

@@ -72,6 +72,7 @@ class _ServerRule(Method[State]):
     weights: Annotated[str, one_of("size", "uniform")] = "size"
 
     needs = "sum"
+    newcomers = True
     tasks = (local_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:

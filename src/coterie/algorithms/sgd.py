@@ -148,6 +148,8 @@ class SGDFull(_ServerOptimiser):
     0.5
     """
 
+    newcomers = True
+
     def round(
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:

@@ -88,11 +88,11 @@ def local_updates(
     """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
     if parts > 1:
         return LocalUpdates(_updates(cohort, x, local, parts))
-    return LocalUpdates(
-        cohort.recall(
-            "varsel", lambda clients: _updates(clients, x, local, 1), x, local
-        )
-    )
+
+    def compute(clients: Cohort) -> Tensor:
+        return _updates(clients, x, local, 1)
+
+    return LocalUpdates(cohort.recall("varsel", compute, x, local))
 
 
 @task
@@ -105,17 +105,14 @@ def distances(
 ) -> Distances:
     """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
     updates = _updates(cohort, x, local, 1)
-    cohort.note(
-        "varsel", updates, x, local
-    )  # those that are chosen need not train again
-    return Distances(
-        torch.stack(
-            [_square_norm(row - center, cohort.layout.dim) for row in updates[:, 0]]
-        )
-    )
+    # Those that are chosen need not train again.
+    cohort.note("varsel", updates, x, local)
+    squared = [_square_norm(row - center, cohort.layout.dim) for row in updates[:, 0]]
+    return Distances(torch.stack(squared))
 
 
 def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
+    """Minus the (accumulated) gradients on each part of a batch [n, parts, d + b]."""
     size, dim = local.batch_size, cohort.layout.dim
     fewest_rows = parts * cohort.workspace.smallest_batch
     for name, rows in zip(cohort.names, cohort.sizes.long().tolist(), strict=True):
@@ -129,17 +126,22 @@ def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
         return -cohort.gradients(
             x, parts=parts, batch_size=size, purpose="round", mode="train"
         )
-    shares = [_Share(k, parts) if parts > 1 else None for k in range(parts)]
-    deltas = [
-        cohort.updates(x, local, sampler=s, purpose=f"round/{k}" if k else "round")
-        for k, s in enumerate(shares)
-    ]
-    delta = torch.stack(deltas, dim=1) if parts > 1 else deltas[0][:, None]
+    if parts == 1:
+        delta = cohort.updates(x, local, purpose="round")[:, None]
+    else:
+        deltas = [cohort.updates(x, local, sampler=_Share(0, parts), purpose="round")]
+        # Each part draws its order, and layers their noise, by itself.
+        for k in range(1, parts):
+            share, purpose = _Share(k, parts), f"round/{k}"
+            deltas.append(cohort.updates(x, local, sampler=share, purpose=purpose))
+        delta = torch.stack(deltas, dim=1)
+    # x_k - x = -lr * sum of gradients.
     delta[..., :dim] /= local.rate(cohort.round)
     return delta
 
 
 def _square_norm(difference: Tensor, dim: int) -> Tensor:
+    """Squared length, float64 [], of vectors [..., d + b] together, without the buffers."""
     flat = difference[..., :dim].double().reshape(-1)
     return torch.dot(flat, flat)
 
@@ -155,18 +157,15 @@ class _Share(Sampler):
         self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int
     ) -> NDArray[Any]:
         """Row numbers [steps, size]; batches go on from one epoch to the next."""
-        permutation = cohort.rng(client, "round").permutation(
-            len(cohort.labels(client))
-        )[self.number :: self.parts]
-        size = min(len(permutation), len(range(self.number, batch_size, self.parts)))
-        epochs = range(-(-steps * size // len(permutation)))
-        order = np.concatenate(
-            [
-                permutation[rng.child("share", epoch).permutation(len(permutation))]
-                for epoch in epochs
-            ]
-        )
-        return order[: steps * size].reshape(steps, size)
+        # All parts divide the same order of the rows, so that they are disjoint.
+        everything = cohort.rng(client, "round").permutation(len(cohort.labels(client)))
+        own = everything[self.number :: self.parts]
+        size = min(len(own), len(range(self.number, batch_size, self.parts)))
+        orders = []
+        for epoch in range(-(-steps * size // len(own))):
+            order = rng.child("share", epoch).permutation(len(own))
+            orders.append(own[order])
+        return np.concatenate(orders)[: steps * size].reshape(steps, size)
 
 
 class State(NamedTuple):
@@ -218,21 +217,19 @@ class VaRSeL(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates, and distances of external ones where some are drawn."""
-        external_tasks = () if self.budget == 0 else (asks(distances),)
-        return asks(
-            local_updates, parts=Among(self.internal_splits, 1)
-        ), *external_tasks
+        updates = asks(local_updates, parts=Among(self.internal_splits, 1))
+        if self.budget == 0:
+            return (updates,)
+        return updates, asks(distances)
 
     def __post_init__(self) -> None:
-        size, sampler = self.local.batch_size, self.local.sampler
-        if self.internal_splits > 1 and (
-            sampler is not None or self.internal_splits > (size or math.inf)
-        ):
-            cure = (
-                "take no local.sampler"
-                if sampler is not None
-                else f"take local.batch_size = {size} larger"
-            )
+        size = self.local.batch_size
+        cure = ""
+        if self.local.sampler is not None:
+            cure = "take no local.sampler"
+        elif size is not None and self.internal_splits > size:
+            cure = f"take local.batch_size = {size} larger"
+        if self.internal_splits > 1 and cure:
             raise InputError(
                 f"VaRSeL.internal_splits = {self.internal_splits} splits each batch; {cure}"
             )
@@ -258,8 +255,7 @@ class VaRSeL(Method[State]):
     def notes(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """Say where the budget is so large that Eq. 8 hardly ever reaches it."""
         internal = match_clients(self, "internal", everyone)
-        external = len(everyone) - len(internal)
-        budget = external if self.budget is None else self.budget
+        budget = self._budget(len(everyone) - len(internal))
         unbiased = self.debias or self.unbiased_variance
         drawn = drawn_external_clients(
             len(internal) * self.internal_splits, unbiased=unbiased
@@ -275,17 +271,23 @@ class VaRSeL(Method[State]):
     @property
     def exempt(self) -> dict[str, str]:
         """Laws of `coterie.testing` that these settings do not keep, with the reason."""
-        split = self.internal_splits > 1
-        return {
+        reasons = {
             "failures": "the variance of the internal gradients needs all of them",
             "participants": "internal clients take part in every round",
-            **(
-                {"names": "the parts of a batch are drawn by the name of the client"}
-                if split
-                else {}
-            ),
-            **({} if split else {"alone": "one gradient shows no variance"}),
         }
+        if self.internal_splits > 1:
+            reasons["names"] = (
+                "the parts of a batch are drawn by the name of the client"
+            )
+        else:
+            reasons["alone"] = "one gradient shows no variance"
+        return reasons
+
+    def _budget(self, external: int) -> float:
+        """K with so many external clients."""
+        if self.budget is None:
+            return float(external)
+        return self.budget
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -297,57 +299,56 @@ class VaRSeL(Method[State]):
     ) -> tuple[State, Log]:
         """One round: internal gradients, external distances, gradients of the chosen."""
         payload: dict[str, Any] = {"x": state.x, "local": self.local}
+        dim = federation.dim
+        # Line 3.
+        splits = self.internal_splits
         replies = federation.ask(
-            state.internal,
-            local_updates,
-            need="all",
-            parts=self.internal_splits,
-            **payload,
-        )  # line 3
-        inner, variance = self._internal(replies.delta, federation.dim)
-        external_clients = [
-            name for name in federation.clients if name not in state.internal
-        ]
-        budget = float(len(external_clients)) if self.budget is None else self.budget
+            state.internal, local_updates, need="all", parts=splits, **payload
+        )
+        inner, variance = self._internal(replies.delta, dim)
+
+        # Lines 4 to 10.
+        external = [name for name in federation.clients if name not in state.internal]
+        budget = self._budget(len(external))
         chosen: list[str] = []
-        if external_clients and budget > 0:
-            near = federation.ask(
-                external_clients, distances, center=inner.mean(0), **payload
-            )  # lines 4-8
+        if external and budget > 0:
+            near = federation.ask(external, distances, center=inner.mean(0), **payload)
             chosen = self._choose(
                 near.clients, near.squared, variance, len(inner), budget, rng
             )
+
+        # Lines 11 to 13.
         outer = inner[:0]
         if chosen:
-            outer = federation.ask(
+            outer_replies = federation.ask(
                 chosen, local_updates, need="all", parts=1, **payload
-            ).delta[:, 0]  # lines 11-13
+            )
+            outer = outer_replies.delta[:, 0]
 
         # Line 14. Signs do not matter here, as all vectors are minus a gradient.
-        heads = inner[:, : federation.dim].double(), outer[:, : federation.dim].double()
-        objective_settings: dict[str, Any] = {
-            "variance": variance,
-            "debias": self.debias,
-        }
-        weights = exact_weights(*heads, budget, **objective_settings)
-        phi_start, phi_end = (
-            float(objective(w, *heads, **objective_settings))
-            for w in (torch.zeros_like(weights), weights)
-        )
-        shares = torch.cat([weights.new_ones(len(inner)), weights])
-        lr = self.local.rate(federation.round) if self.lr is None else self.lr
-        x = move(
-            state.x,
-            shares / shares.sum(),
-            torch.cat([inner, outer]),
-            lr,
-            federation.dim,
-        )  # lines 15 and 16
+        heads = inner[:, :dim].double(), outer[:, :dim].double()
+        form: dict[str, Any] = {"variance": variance, "debias": self.debias}
+        weights = exact_weights(*heads, budget, **form)
+        phi_start = float(objective(torch.zeros_like(weights), *heads, **form))
+        phi_end = float(objective(weights, *heads, **form))
 
+        # Lines 15 and 16.
+        shares = torch.cat([weights.new_ones(len(inner)), weights])
+        lr = self.lr
+        if lr is None:
+            lr = self.local.rate(federation.round)
+        gradients = torch.cat([inner, outer])
+        x = move(state.x, shares / shares.sum(), gradients, lr, dim)
+
+        phi_ratio = 1.0
+        if phi_start > 0:
+            phi_ratio = phi_end / phi_start
         log: Log = {
-            "sum_weights": float(weights.sum()), "selected": len(chosen), "variance": variance,
-            "phi_ratio": phi_end / phi_start if phi_start > 0 else 1.0,
-        }  # fmt: skip
+            "sum_weights": float(weights.sum()),
+            "selected": len(chosen),
+            "variance": variance,
+            "phi_ratio": phi_ratio,
+        }
         internal_weights = dict.fromkeys(
             state.internal, len(inner) / len(state.internal)
         )
@@ -361,23 +362,24 @@ class VaRSeL(Method[State]):
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds: one of each client, and those that are weighed in their own and in double precision."""
-        internal = 1 if isinstance(self.internal, str) else len(self.internal)
-        external = clients - internal if self.budget is None else math.ceil(self.budget)
+        internal = len(self.internal)
+        if isinstance(self.internal, str):
+            internal = 1
+        external = math.ceil(self._budget(clients - internal))
         return clients + 3 * (internal * self.internal_splits + external)
 
     def _internal(self, delta: Tensor, dim: int) -> tuple[Tensor, float]:
         """The internal rows [M, d + b], virtual ones among them, and V, from what they sent [clients, parts, d + b]."""
         if self.debias and self.internal_splits == 2:
             halves = delta.double()
-            return delta.mean(1), float(
-                _square_norm(halves[:, 0] - halves[:, 1], dim)
-            ) / 4
+            square = float(_square_norm(halves[:, 0] - halves[:, 1], dim))
+            return delta.mean(1), square / 4
         rows = delta.flatten(0, 1)
         exact_rows, m = rows.double(), len(rows)
-        unbiased = m / (m - 1) if self.debias or self.unbiased_variance else 1.0
-        return rows, float(
-            _square_norm(exact_rows - exact_rows.mean(0), dim)
-        ) * unbiased
+        variance = float(_square_norm(exact_rows - exact_rows.mean(0), dim))
+        if self.debias or self.unbiased_variance:
+            variance *= m / (m - 1)
+        return rows, variance
 
     def _choose(
         self,
@@ -390,14 +392,12 @@ class VaRSeL(Method[State]):
     ) -> list[str]:
         """Lines 9 and 10: S, by name."""
         if self.preselect == "smallest":
-            return [
-                names[i]
-                for i in sorted(squared.argsort(stable=True)[: int(budget)].tolist())
-            ]
+            nearest = squared.argsort(stable=True)[: int(budget)].tolist()
+            return [names[i] for i in sorted(nearest)]
         probabilities = surrogate_weights(squared, variance, m, budget)  # Eq. 8
-        drawn = [rng.child("draw", name).uniform(1)[0] for name in names]
-        return [
-            name
-            for name, p, u in zip(names, probabilities.tolist(), drawn, strict=True)
-            if u < p
-        ]
+        chosen = []
+        for name, p in zip(names, probabilities.tolist(), strict=True):
+            # By name, so that nobody's draw depends on who else takes part.
+            if rng.child("draw", name).uniform(1)[0] < p:
+                chosen.append(name)
+        return chosen

@@ -135,7 +135,9 @@ def _part_or_none(rows: Rows | None, client: int) -> Part | None:
 
 def _form_of(part: Part) -> dict[str, str]:
     """Describe what one row of inputs and of labels is like, to compare it and for sentences."""
-    kind = "numbers" if part.labels.is_floating_point() else "classes"
+    kind = "classes"
+    if part.labels.is_floating_point():
+        kind = "numbers"
     return {
         "inputs": f"{row_shapes(part.inputs)}",
         "labels": f"[{', '.join(['rows', *map(str, part.labels.shape[1:])])}] ({kind})",
@@ -174,6 +176,7 @@ class Clients(Sequence[Client]):
         server: rows held by the server (client `server` of the federation), or None.
         unseen: clients that never train and are only evaluated, or None.
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
+        starts: by client, the first round in which it takes part; without those that are there from the beginning (`add`).
         row_groups: by client and part, which rows belong together (int64 [rows]); without the clients that do not say so.
         row_folds: while one fold is tested, by client and part the fold that tests each row (int64 [rows]); empty without folds, and
             where all rows train.
@@ -195,6 +198,7 @@ class Clients(Sequence[Client]):
     """
 
     test_numbers: Mapping[str, Array] = MappingProxyType({})
+    starts: Mapping[str, int] = MappingProxyType({})
     row_groups: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     row_folds: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
     questions: tuple[str, ...] = ()
@@ -311,7 +315,9 @@ class Clients(Sequence[Client]):
             )
         self.draw: Callable[[str, int, Rng], Part] | None = None
         self.transform: Transform | None = None
-        all_names = (*self.names, *(unseen.names if unseen else ()))
+        all_names = [*self.names]
+        if unseen is not None:
+            all_names += unseen.names
         repeated = sorted(n for n, count in Counter(all_names).items() if count > 1)
         if repeated:
             raise InputError(
@@ -327,21 +333,28 @@ class Clients(Sequence[Client]):
             )
 
     @property
+    def _label_of_recipe(self) -> Mapping[str, Any]:
+        """What the recipe says of the label; nothing without one."""
+        if self.recipe is None:
+            return {}
+        label: Mapping[str, Any] = self.recipe["label"]
+        return label
+
+    @property
     def label_scale(self) -> LabelScale:
         """The scale in which labels are stored, as the recipe says."""
-        label = {} if self.recipe is None else self.recipe["label"]
+        label = self._label_of_recipe
         return LabelScale(label.get("mean", 0.0), label.get("scale", 1.0))
 
     @property
     def form(self) -> LabelForm:
         """The form of labels: as declared, as the recipe says, or as the labels are."""
-        label = {} if self.recipe is None else self.recipe["label"]
-        of_recipe = LabelForm.of_recipe(label)
-        return (
-            self.declared
-            or of_recipe
-            or LabelForm.of_labels(self.train.labels, self.classes)
-        )
+        if self.declared is not None:
+            return self.declared
+        of_recipe = LabelForm.of_recipe(self._label_of_recipe)
+        if of_recipe is not None:
+            return of_recipe
+        return LabelForm.of_labels(self.train.labels, self.classes)
 
     def number(self, name: str) -> int:
         """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
@@ -358,7 +371,9 @@ class Clients(Sequence[Client]):
     def __getitem__(self, key: int | str | slice) -> Client | Sequence[Client]:
         if isinstance(key, slice):
             return [self[i] for i in range(*key.indices(len(self)))]
-        i = self.number(key) if isinstance(key, str) else range(len(self))[key]
+        if isinstance(key, str):
+            key = self.number(key)
+        i = range(len(self))[key]
         name = self.names[i]
         return Client(
             name,
@@ -447,7 +462,8 @@ class Clients(Sequence[Client]):
         clients = copy(self)
         for kind in PARTS:
             rows: Rows | None = getattr(self, kind)
-            setattr(clients, kind, None if rows is None else rows.subset(numbers))
+            if rows is not None:
+                setattr(clients, kind, rows.subset(numbers))
         clients.names, clients.server, clients.unseen = Names(names), None, None
         return clients
 
@@ -521,6 +537,53 @@ class Clients(Sequence[Client]):
         """
         return self._with(transform=transform)
 
+    def add(self, client: Client, *, start: int = 1) -> Clients:
+        """The same clients and one more, which takes part from round `start` on.
+
+        Until then it is evaluated and never asked to train. A run that was saved goes on with it if `start` is a round that is not
+        complete yet.
+
+        Raises:
+            InputError: a name that is there already, rows of another form, or a round before the first.
+
+        >>> import coterie as ct
+        >>> part = ct.Part(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+        >>> clients = ct.Clients([ct.Client("a", part), ct.Client("b", part)])
+        >>> clients.add(ct.Client("late", part), start=6).starts["late"]
+        6
+        """
+        if not isinstance(client, Client):
+            raise InputError(
+                f"add takes a client, such as ct.Client(name, train=ct.Part(inputs, labels)); got {cut(client)}"
+            )
+        if type(start) is not int or start < 1:
+            raise InputError(
+                f"start must be the round from which on the client takes part, 1 or more; got {cut(start)}"
+            )
+        grown = Clients(
+            [*self, client],
+            name=self.name,
+            classes=self.classes,
+            recipe=self.recipe,
+            notes=self.notes,
+            server=self.server,
+            unseen=self.unseen,
+        )
+        starts = dict(self.starts)
+        if start > 1:
+            starts[client.name] = start
+            note = f"{client.name} takes part from round {start} on"
+            grown.notes = (*grown.notes, note)
+        return grown._with(
+            starts=MappingProxyType(starts),
+            row_folds=self.row_folds,
+            questions=self.questions,
+            asks_task=self.asks_task,
+            declared=self.declared,
+            draw=self.draw,
+            transform=self.transform,
+        )
+
     @property
     def multi_hot(self) -> bool:
         """Return True if all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
@@ -541,7 +604,9 @@ class Clients(Sequence[Client]):
         sizes: dict[str, int] = {}
         for group in filter(None, (self, self.unseen)):
             rows: Rows | None = getattr(group, part)
-            counts = [0] * len(group) if rows is None else rows.sizes.tolist()
+            counts = [0] * len(group)
+            if rows is not None:
+                counts = rows.sizes.tolist()
             sizes.update(zip(group.names, counts, strict=True))
         return sizes
 

@@ -58,13 +58,17 @@ def either(cures: Sequence[Cure]) -> str:
     'categorical = ["age"] or drop = ["age"]'
     """
     *others, last = map(str, cures)
-    return f"{', '.join(others)} or {last}" if others else last
+    if not others:
+        return last
+    return f"{', '.join(others)} or {last}"
 
 
 def _join(earlier: Any, value: Any) -> Any:
-    if isinstance(earlier, list | tuple) and isinstance(value, list | tuple):
-        return [*dict.fromkeys([*earlier, *value])]
-    return list(value) if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    if not isinstance(earlier, list | tuple):
+        return list(value)
+    return [*dict.fromkeys([*earlier, *value])]  # each once
 
 
 def _to_toml(value: Any) -> str:

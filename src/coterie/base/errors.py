@@ -125,7 +125,9 @@ def visible(text: str) -> str:
         return text
     shown = []
     for c in text:
-        shown.append(c if c.isprintable() else c.encode("unicode_escape").decode())
+        if not c.isprintable():
+            c = c.encode("unicode_escape").decode()
+        shown.append(c)
     return "".join(shown)
 
 
@@ -161,8 +163,10 @@ def cut(value: Any) -> str:
     """
     if _holds_numbers(value):
         shape = getattr(value, "shape", None)
-        size = f"{len(value)} entries" if shape is None else f"shape {list(shape)}"
-        return f"a {type(value).__name__} of {size}"
+        kind = type(value).__name__
+        if shape is None:
+            return f"a {kind} of {len(value)} entries"
+        return f"a {kind} of shape {list(shape)}"
     one_line = " ".join(repr(value).split())
     text = re.sub(
         r" at 0x[0-9a-f]+", "", one_line
@@ -216,7 +220,9 @@ def prefix_errors(where: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{where}: {error}" if where else str(error)) from error
+        if not where:
+            raise
+        raise InputError(f"{where}: {error}") from error
 
 
 def match_clients(
@@ -240,7 +246,10 @@ def match_clients(
         return everyone
     matches: set[str] = set()
     for name in sorted(set(chosen)):
-        fit = [name] if name in everyone else fnmatch.filter(everyone, name)
+        # A name that has a star in it is not a pattern.
+        fit = [name]
+        if name not in everyone:
+            fit = fnmatch.filter(everyone, name)
         if not fit:
             raise InputError(
                 f"{type(owner).__name__}.{field} names {name!r}, which is not a client; {nearest(name, everyone)}"

@@ -168,6 +168,22 @@ def edge(cell: int) -> float:
     return float(2.0 ** ((cell + LOWEST_CELL) / CELLS_PER_DOUBLING))
 
 
+def middle(cell: int) -> float:
+    """The time in the middle of a cell, by ratios.
+
+    >>> time = middle(int(cell_of(torch.tensor([24.0]))))
+    >>> round(time, 2)
+    24.68
+    """
+    return math.sqrt(edge(cell - 1) * edge(cell))
+
+
+def is_edge(time: float) -> bool:
+    """Return True if cells end at this time, up to rounding."""
+    cell = int(cell_of(torch.tensor([time], dtype=torch.float64)))
+    return math.isclose(edge(cell), time, rel_tol=1e-9)
+
+
 CELLS = HIGHEST_CELL - LOWEST_CELL + 1
 
 

@@ -48,19 +48,18 @@ def identity(value: Any, containers: tuple[int, ...] = ()) -> Any:
         return sorted(map(repr, value))
     if hasattr(value, "tolist"):  # a tensor or an array
         return [str(value.dtype), value.tolist()]
-    has_repr = any(
-        "__repr__" in vars(cls) for cls in type(value).__mro__[:-1]
-    )  # object's own says where it lies
-    return (
-        repr(value)
-        if has_repr and not callable(value)
-        else getattr(value, "__qualname__", type(value).__qualname__)
-    )
+    # That of `object`, the last class, says where in memory a value lies.
+    has_repr = any("__repr__" in vars(cls) for cls in type(value).__mro__[:-1])
+    if has_repr and not callable(value):
+        return repr(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def code_hash(value: Any) -> str:
     """A short hash of a function, a class or an object: its `identity`, and its source where that is known."""
-    code = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
+    code = value
+    if not (inspect.isfunction(value) or inspect.isclass(value)):
+        code = type(value)
     try:
         source = inspect.getsource(code)
     except (OSError, TypeError):  # typed into an interpreter
@@ -84,4 +83,6 @@ def _fields_of(value: Any) -> Mapping[str, Any] | None:
     if hasattr(value, "_asdict"):
         fields: Mapping[str, Any] = value._asdict()
         return fields
-    return None if hasattr(value, "tolist") else getattr(value, "__dict__", None)
+    if hasattr(value, "tolist"):  # a tensor or an array
+        return None
+    return getattr(value, "__dict__", None)

@@ -107,7 +107,9 @@ class LabelForm:
         """The form of labels that nobody declared: floats are numbers, rows of 0 and 1 several labels, other whole numbers classes."""
         if labels.is_floating_point():
             return cls("numbers")
-        return cls("several" if is_multi_hot(labels) else "classes", classes=classes)
+        if is_multi_hot(labels):
+            return cls("several", classes=classes)
+        return cls("classes", classes=classes)
 
     @classmethod
     def of_recipe(cls, label: Mapping[str, Any]) -> LabelForm | None:
@@ -238,6 +240,12 @@ class LabelForm:
         return (labels[:, EVENT] > 0).long()
 
     # What splits, minima and samplers ask
+
+    def happened(self, labels: Tensor) -> Tensor | None:
+        """Whether a row has an event [n]: of counts, one or more; None for other kinds."""
+        if self.kind == "hazards":
+            return labels[:, EVENT] > 0
+        return labels[:, 0] > 0 if self.kind == "count" else None
 
     def strata(self, labels: Tensor) -> NDArray[np.int64] | None:
         """The class of each row [n], which splits keep in proportion and minima count; None where rows have none."""

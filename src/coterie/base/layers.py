@@ -84,7 +84,9 @@ def head_shape(layout: Layout) -> tuple[int, int] | None:
     """
     name = f"{layout.layers[-1]}.weight".removeprefix(".")
     shape = dict(layout.parameters).get(name, torch.Size())
-    return (shape[0], shape[1]) if len(shape) == 2 else None
+    if len(shape) != 2:
+        return None
+    return shape[0], shape[1]
 
 
 def feature_width(layout: Layout) -> int:
@@ -131,4 +133,6 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _spell(personal: Personal) -> str:
-    return f'"{personal}"' if isinstance(personal, str) else str(list(personal))
+    if isinstance(personal, str):
+        return f'"{personal}"'
+    return str(list(personal))

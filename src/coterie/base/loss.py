@@ -49,7 +49,9 @@ class Loss:
     @property
     def ignored(self) -> int:
         """The label that does not count: `IGNORED`, or that of a module of torch."""
-        return self.own.ignored if isinstance(self.own, TorchLoss) else IGNORED
+        if isinstance(self.own, TorchLoss):
+            return self.own.ignored
+        return IGNORED
 
     @property
     def is_known(self) -> bool:
@@ -78,7 +80,9 @@ class Loss:
 
     def align_classes(self, outputs: Tensor) -> Tensor:
         """Outputs with their C logits in dimension 1."""
-        return outputs.movedim(-1, 1) if self.last else outputs
+        if self.last:
+            return outputs.movedim(-1, 1)
+        return outputs
 
     def rows(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of each row [rows]; further dimensions (pixels, positions) are averaged, without those whose label is `IGNORED`."""
@@ -112,17 +116,17 @@ class Loss:
             values = F.binary_cross_entropy_with_logits(
                 _squeeze(outputs, labels), labels.to(outputs.dtype), reduction="none"
             )
-        return values if values.ndim == 1 else values.flatten(1).mean(1)
+        if values.ndim == 1:
+            return values
+        return values.flatten(1).mean(1)
 
     def mean(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Mean loss over rows, a scalar."""
         # Whether a label is ignored is not asked of a GPU, which would have to wait in every step.
         ragged = labels.ndim > 1 and (labels.is_cuda or bool((labels == IGNORED).any()))
         if self.own is None and self.kind == "classes" and not ragged:
-            return F.cross_entropy(
-                self.align_classes(outputs),
-                labels if labels.dtype == torch.int64 else labels.long(),
-            )
+            # `long` returns int64 labels as they are.
+            return F.cross_entropy(self.align_classes(outputs), labels.long())
         if self.own is None and self.kind in ("binary", "multilabel"):
             return F.binary_cross_entropy_with_logits(
                 _squeeze(outputs, labels), labels.to(outputs.dtype)
@@ -247,11 +251,10 @@ def _module_of(loss: str | RowLoss) -> str | RowLoss:
 
 
 def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
-    return (
-        outputs.squeeze(1)
-        if outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1
-        else outputs
-    )
+    has_own_dimension = outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1
+    if has_own_dimension:
+        return outputs.squeeze(1)
+    return outputs
 
 
 def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
@@ -270,12 +273,9 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
     if isinstance(loss, nn.Module) and isinstance(loss, tuple(_KINDS)):
         per_row = TorchLoss(loss)
         _check_shapes(type(loss).__name__, per_row.kind, outputs, labels)
-        return Loss(
-            "multilabel"
-            if per_row.kind == "binary" and is_multi_hot(labels)
-            else per_row.kind,
-            per_row,
-        )
+        if per_row.kind == "binary" and is_multi_hot(labels):
+            return Loss("multilabel", per_row)
+        return Loss(per_row.kind, per_row)
     if isinstance(loss, LabelForm):
         return Loss(_kind_of_form(loss), form=loss)
     if callable(loss):
@@ -299,10 +299,10 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
             )
         return Loss("regression")
     if one_logit and loss in ("auto", "binary"):
-        several_classes = (
-            outputs.shape == labels.shape and labels.ndim == 2 and labels.shape[1] > 1
-        )
-        return Loss("multilabel" if several_classes else "binary")
+        has_columns = labels.ndim == 2 and labels.shape[1] > 1
+        if has_columns and outputs.shape == labels.shape:
+            return Loss("multilabel")
+        return Loss("binary")
     if loss == "auto" and classes_first and classes_last:
         raise InputError(
             f'the model gives {shapes}: dimension 1 or the last may hold the classes; say loss="classes" or "classes-last"'
@@ -354,9 +354,9 @@ def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:
             )
         return kind
     if labels.is_floating_point():
-        return (
-            "regression" if outputs.numel() == labels.numel() == len(labels) else "own"
-        )
+        if outputs.numel() == labels.numel() == len(labels):
+            return "regression"
+        return "own"
     if (
         outputs.ndim == labels.ndim + 1
         and outputs.shape[1] > 1

@@ -30,6 +30,8 @@ BOUNDS = dict.fromkeys(
 BOUNDS |= {"class_error": (0.0, inf), "poisson_deviance": (0.0, inf)}
 OF_HAZARDS = ("c_index", "horizon_brier", "horizon_calibration")
 """Metrics of time to event."""
+OF_COUNTS = ("poisson_deviance",)
+"""Metrics of counts with exposure."""
 BOUNDS |= dict.fromkeys(OF_HAZARDS[:1], (0.0, 1.0))
 BOUNDS |= dict.fromkeys(OF_HAZARDS[1:], (0.0, inf))
 """The lowest and the highest value of each metric."""
@@ -62,12 +64,9 @@ def find_metric(name: str, metrics: Iterable[str]) -> str:
     """
     folded_name = name.casefold()
     for metric in metrics:
-        printed = {
-            metric,
-            metric.replace("_", " "),
-            PRINTED.get(metric, metric),
-            "log-loss" if metric == "loss" else metric,
-        }
+        printed = {metric, metric.replace("_", " "), PRINTED.get(metric, metric)}
+        if metric == "loss":
+            printed.add("log-loss")
         if folded_name in map(str.casefold, printed):
             return metric
     return name

@@ -79,11 +79,9 @@ def user_module(path: str) -> ModuleType:
 def _refuse_namesakes(module: ModuleType, folder: Path) -> None:
     """Raise `InputError` if a file got another module than the file of that name beside it."""
     for value in vars(module).values():
-        name = (
-            value.__name__
-            if isinstance(value, ModuleType)
-            else getattr(value, "__module__", None)
-        )
+        name = getattr(value, "__module__", None)
+        if isinstance(value, ModuleType):
+            name = value.__name__
         own_file = folder / f"{name}.py"
         imported_file = getattr(sys.modules.get(str(name)), "__file__", None)
         if imported_file is None or not own_file.is_file():

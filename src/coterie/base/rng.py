@@ -68,6 +68,10 @@ def _mix_arrays(
     return z
 
 
+MANY = 10_000
+"""Numbers up to which `Rng.sample` gives each of them a hash."""
+
+
 @dataclass(frozen=True)
 class Rng:
     """A stream of random numbers with a name.
@@ -121,6 +125,25 @@ class Rng:
             chosen = hashes.argpartition(limit)[:limit]
         return chosen[hashes[chosen].argsort(kind="stable")][:limit]
 
+    def sample(self, count: int, size: int) -> NDArray[np.int64]:
+        """Return `size` different numbers below `count`, ascending, int64; each set of them is as probable as any other.
+
+        They are the first of `permutation`, except where few of more than `MANY` are drawn: then the cost grows with `size` alone.
+
+        >>> Rng.named(0, "a").sample(1_000_000, 3).tolist()
+        [63600, 786512, 822450]
+        """
+        if count <= MANY or size > count // 4:
+            return np.sort(self.permutation(count, size))
+        drawn: list[int] = []
+        length = size + 16
+        while len(drawn) < size:
+            # A longer draw begins with the shorter one, so only numbers that were drawn twice are replaced.
+            length *= 2
+            numbers = (self.uniform(length) * count).astype(np.int64)
+            drawn = list(dict.fromkeys(numbers.tolist()))
+        return np.sort(np.array(drawn[:size]))
+
     def permutations(self, low: int, high: int, count: int) -> NDArray[np.int64]:
         """Return what `child(k).permutation(count)` gives for each k from `low` to `high` - 1, int64 [high - low, count]."""
         numbers = np.arange(max(high, count), dtype=np.uint64)
@@ -163,7 +186,9 @@ def batches(
     >>> [b.tolist() for b in batches(Rng.named(0, "a"), 5, 2, steps=4)]
     [[1, 4], [0, 2], [3], [1, 3]]
     """
-    size = count if batch_size is None else min(batch_size, count)
+    size = count
+    if batch_size is not None:
+        size = min(batch_size, count)
     batches_per_epoch = -(-count // size) - (0 < count % size < smallest)
     if epochs is None:
         epochs = -(-(steps or 0) // batches_per_epoch)
@@ -302,7 +327,9 @@ def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ..
                 seeded[id(value)] = value
     if device.type != "cuda":
         return tuple(seeded.values())
-    number = torch.cuda.current_device() if device.index is None else device.index
+    number: int | None = device.index
+    if number is None:
+        number = torch.cuda.current_device()
     return (torch.cuda.default_generators[number], *seeded.values())
 
 

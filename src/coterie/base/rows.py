@@ -433,7 +433,9 @@ class Rows:
     def positions(self, client: int) -> slice | Array:
         """Return where the rows of client number `client` lie in `inputs` and `labels`."""
         positions = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
-        return positions if self.index is None else self.index[positions]
+        if self.index is None:
+            return positions
+        return self.index[positions]
 
     def numbers(self, client: int) -> Array:
         """The same as an array of row numbers."""

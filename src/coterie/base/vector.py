@@ -39,7 +39,9 @@ def fits_alignment(values: Tensor) -> bool:
 def align(values: Tensor) -> Tensor:
     """`values` with the same numbers, contiguous and aligned; a copy unless they are already."""
     values = values.contiguous()
-    return values if fits_alignment(values) else values.clone()
+    if fits_alignment(values):
+        return values
+    return values.clone()
 
 
 LASTING = 1 << 20

@@ -80,18 +80,13 @@ def anchored_updates(
         for visits in _turns(
             models[:, :dim], weights[:, positions], visited[:, positions]
         ):
-            of_targets, places = (
-                torch.tensor(column) for column in zip(*visits, strict=True)
-            )
-            for t, client, delta in _visit(
-                federation, replies, models, of_targets, places, local
-            ):
+            answers = _visit(federation, replies, models, visits, local)
+            for t, client, delta in answers:
                 values[t, positions[client]] = (delta - replies.delta[client])[:dim]
                 visited[t, positions[client]] = models[t, :dim]
     deltas = replies.delta.expand(count, -1, -1).clone()
-    for t in range(
-        count
-    ):  # of all targets at once the gathered offsets would take as much memory as the updates
+    # Of all targets at once the gathered offsets would take as much memory as the updates.
+    for t in range(count):
         deltas[t, :, :dim] += values[t, positions]
     return replies, models, deltas, Offsets(values, visited)
 
@@ -109,7 +104,9 @@ def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, 
     turn_counts = [0] * weights.shape[1]
     for target, client in enumerate(need.argmax(1).tolist()):
         if need[target, client] > 0:
-            turns += [[]] if turn_counts[client] == len(turns) else []
+            # A further visit of the same client is in a further turn.
+            if turn_counts[client] == len(turns):
+                turns.append([])
             turns[turn_counts[client]].append((target, client))
             turn_counts[client] += 1
     return turns
@@ -119,22 +116,20 @@ def _visit(
     federation: Federation,
     replies: Replies[OwnUpdate],
     models: Tensor,
-    targets: Tensor,
-    places: Tensor,
+    visits: list[tuple[int, int]],
     local: LocalSGD,
 ) -> list[tuple[int, int, Tensor]]:
-    """Updates (target, client, delta) of clients at these places among those that replied; without those that fail now."""
-    names = [replies.clients[place] for place in places.tolist()]
+    """Updates (target, client, delta) of the clients of these visits; without those that fail now."""
+    by_name = {replies.clients[client]: (target, client) for target, client in visits}
+    starts = models[torch.tensor([target for target, _ in visits])]
     try:
         answers = federation.ask(
-            names, own_update, need=0.0, x=PerClient(models[targets]), local=local
+            list(by_name), own_update, need=0.0, x=PerClient(starts), local=local
         )
     except QuorumError:
         return []
-    visits = dict(
-        zip(names, zip(targets.tolist(), places.tolist(), strict=True), strict=True)
-    )
-    return [
-        (*visits[name], delta)
-        for name, delta in zip(answers.clients, answers.delta, strict=True)
-    ]
+    updates = []
+    for name, delta in zip(answers.clients, answers.delta, strict=True):
+        target, client = by_name[name]
+        updates.append((target, client, delta))
+    return updates

@@ -46,12 +46,20 @@ Requirements = str | tuple[tuple[str, float], ...] | Mapping[str, float]
 
 
 def _are_requirements(value: Any) -> bool:
-    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
-    return pairs in ("train", "validation") or (
-        isinstance(pairs, tuple) and bool(pairs)
-        and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) and is_number(p[1]) for p in pairs)
-        and len(dict(pairs)) == len(pairs)
-    )  # fmt: skip
+    if value in ("train", "validation"):
+        return True
+    pairs = value
+    if isinstance(value, Mapping):
+        pairs = tuple(value.items())
+    if not isinstance(pairs, tuple) or not pairs:
+        return False
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            return False
+        client, loss = pair
+        if not isinstance(client, str) or not is_number(loss):
+            return False
+    return len(dict(pairs)) == len(pairs)  # no client twice
 
 
 REQUIREMENTS = Rule(
@@ -76,7 +84,17 @@ def check_names(owner: Any, everyone: tuple[str, ...]) -> None:
 
 
 def _by_client(requirements: Requirements) -> dict[str, float]:
-    return {} if isinstance(requirements, str) else dict(requirements)
+    """Losses that the user requires; for all other clients the requirement is computed."""
+    if isinstance(requirements, str):
+        return {}
+    return dict(requirements)
+
+
+def _rows_of(requirements: Requirements) -> str:
+    """Rows on which a requirement is computed where the user names none."""
+    if isinstance(requirements, str):
+        return requirements
+    return "train"
 
 
 def requirement_payload(
@@ -91,22 +109,24 @@ def requirement_payload(
     Who keeps its requirement is known to the federation: `federation.holders(KEPT)`. A client that failed may have lost it, so let it
     count no longer: `federation.discard(KEPT, replies.failed)`.
     """
-    user_losses = [_by_client(requirements).get(n, math.nan) for n in clients]
+    by_client = _by_client(requirements)
+    user_losses = [by_client.get(name, math.nan) for name in clients]
+    sent_start: Tensor | None = start
+    if set(clients) <= set(ready):
+        sent_start = None
     return {
-        "start": None if set(clients) <= set(ready) else start,
+        "start": sent_start,
         "required": PerClient(torch.tensor(user_losses, dtype=torch.float64)),
-        "rows": requirements if isinstance(requirements, str) else "train",
+        "rows": _rows_of(requirements),
         "warm": warm,
     }
 
 
 def asks_of_requirements(owner: Any, *tasks: Task[Any]) -> tuple[Asks, ...]:
     """Declare tasks of a method whose payload is that of `requirement_payload`."""
-    rows = owner.requirements if isinstance(owner.requirements, str) else "train"
-    return tuple(
-        asks(task, rows=rows, warm=with_steps(owner.local, owner.warmup_steps))
-        for task in tasks
-    )
+    rows = _rows_of(owner.requirements)
+    warm = with_steps(owner.local, owner.warmup_steps)
+    return tuple(asks(task, rows=rows, warm=warm) for task in tasks)
 
 
 def _measure_shape(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
@@ -157,18 +177,17 @@ def measure(
     rows: str,
 ) -> Measured:
     """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
-    rho, solo = (
-        requirement(cohort, start, required, warm, rows),
-        _solo(cohort, start, warm, rows),
-    )
+    rho = requirement(cohort, start, required, warm, rows)
+    solo = _solo(cohort, start, warm, rows)
     blocks = []
     for positions in _chunks(range(len(cohort.names))):
-        part = cohort.only(
-            positions
-        ).without_billing()  # looking is not part of the method's work
+        # Looking is not part of the method's work.
+        part = cohort.only(positions).without_billing()
         need, solo_values = rho[positions], solo[positions]
         tuned = part.train(x, with_steps(warm, _TUNED), purpose="tuned")
-        train, (test, right) = part.loss(x), _on_test(part, x)
+        train = part.loss(x)
+        test, right = _test_scores(part, x)
+        # In the order of `_MEASURED`.
         columns = [
             train - need,
             (need - train).clamp(min=0),
@@ -176,10 +195,8 @@ def measure(
             (train < solo_values[:, 1]).double(),
             test,
             right,
-        ]
-        columns += [
             *_preferences(test, right, solo_values),
-            *_preferences(*_on_test(part, tuned), solo_values),
+            *_preferences(*_test_scores(part, tuned), solo_values),
         ]
         blocks.append(torch.stack(columns, dim=1))
     table = torch.cat(blocks)
@@ -189,11 +206,15 @@ def measure(
 def _preferences(test: Tensor, right: Tensor, solo: Tensor) -> list[Tensor]:
     """Return where a model appeals on test rows, and the accuracy of the preferred and of the better of the two models, [n] each."""
     appeals = test < solo[:, 2]
-    either = torch.where(appeals, right, solo[:, 3]), torch.maximum(right, solo[:, 3])
-    return [torch.where(test.isnan(), test, appeals.double()), *either]
+    preferred = torch.where(appeals, right, solo[:, 3])
+    better = torch.maximum(right, solo[:, 3])
+    # Without test rows both losses are NaN, and it is not known.
+    known_appeals = torch.where(test.isnan(), test, appeals.double())
+    return [known_appeals, preferred, better]
 
 
-def _on_test(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
+def _test_scores(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and accuracy [n] on test rows, NaN where there are none."""
     evaluated = cohort.evaluate(x, {"accuracy": accuracy}, part="test")
     return evaluated["loss"], evaluated["accuracy"]
 
@@ -202,9 +223,8 @@ def requirement(
     cohort: Cohort, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str
 ) -> Tensor:
     """rho_k [n]: the user's where there is one, else that of the warm-up."""
-    return torch.where(
-        required.isnan(), _solo(cohort, start, warm, rows)[:, 0], required
-    )
+    own_rho = _solo(cohort, start, warm, rows)[:, 0]
+    return torch.where(required.isnan(), own_rho, required)
 
 
 def _solo(cohort: Cohort, start: Tensor | None, warmup: LocalSGD, rows: str) -> Tensor:
@@ -220,14 +240,16 @@ def _solo(cohort: Cohort, start: Tensor | None, warmup: LocalSGD, rows: str) -> 
     for positions in _chunks(new_clients):
         part = replace(cohort.only(positions), round=0)
         models = part.train(start, warmup, purpose="warmup")  # type: ignore[arg-type]
-        train, with_rows = (
-            part.loss(models),
-            [i for i in range(len(positions)) if rows != "train" and part.has(i, rows)],
-        )
+        train = part.loss(models)
         rho = train.clone()
+        # A client without validation rows requires its training loss.
+        with_rows: list[int] = []
+        if rows != "train":
+            with_rows = [i for i in range(len(positions)) if part.has(i, rows)]
         if with_rows:
             rho[with_rows] = part.only(with_rows).loss(models[with_rows], part=rows)
-        solo[positions] = torch.stack([rho, train, *_on_test(part, models)], dim=1)
+        test, right = _test_scores(part, models)
+        solo[positions] = torch.stack([rho, train, test, right], dim=1)
     if new_clients:
         cohort.keep(KEPT, solo)
     return solo
@@ -303,9 +325,8 @@ def measure_appeal(
             _MEASURED, replies.values.T, replies.defined.T, strict=True
         ):
             if column == "gap":
-                log[f"objective_everyone{suffix}"] = float(
-                    solve_gaps(appeal.objective, values, surrogate)
-                )
+                objective = solve_gaps(appeal.objective, values, surrogate)
+                log[f"objective_everyone{suffix}"] = float(objective)
             elif bool(defined.any()):
                 log[column + suffix] = float(values[defined].mean())
     return log

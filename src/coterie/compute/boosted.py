@@ -41,7 +41,9 @@ def load_trees() -> None:
 
 def fit_it_yourself(*, classification: bool) -> str:
     """Return the line of Python that makes the trees; no run keeps them."""
-    kind = "Classifier" if classification else "Regressor"
+    kind = "Regressor"
+    if classification:
+        kind = "Classifier"
     settings = ", ".join(f"{key}={value}" for key, value in SETTINGS.items())
     return f"sklearn.ensemble.HistGradientBoosting{kind}({settings})"
 

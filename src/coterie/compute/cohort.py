@@ -8,7 +8,14 @@ done per client and only gathers and elementwise work are flat. Every engine car
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from math import nan
 from typing import Any, Unpack, cast
@@ -223,14 +230,15 @@ class Cohort(CohortRows):
                 raise InputError(
                     f"client {name!r}: a batch of {rows} rows cannot have {parts} parts"
                 )
-        shares = [slice(k, None, parts) if parts > 1 else None for k in range(parts)]
-        return torch.stack(
-            [
-                self._gradient(x, part, batch_size, purpose, mode, share)
-                for share in shares
-            ],
-            dim=1,
-        )
+        # Every `parts`-th row of the batch; the whole batch is drawn and read as by `gradient`.
+        shares: list[slice | None] = [None]
+        if parts > 1:
+            shares = [slice(k, None, parts) for k in range(parts)]
+        gradients = [
+            self._gradient(x, part, batch_size, purpose, mode, share)
+            for share in shares
+        ]
+        return torch.stack(gradients, dim=1)
 
     def _gradient(
         self,
@@ -241,41 +249,51 @@ class Cohort(CohortRows):
         mode: str,
         share: slice | None,
     ) -> Tensor:
+        workspace, dim = self.workspace, self.layout.dim
         result = torch.empty(
             len(self.names),
             self.layout.size,
             dtype=self.layout.dtype,
-            device=self.workspace.device,
+            device=workspace.device,
         )
-        if self.layout.size > self.layout.dim:
-            result[:, self.layout.dim :] = 0
-        kernel = self.workspace.batched
-        x = x if kernel is None else x.to(self.workspace.x)
-        begun = -1
-        with self.workspace.training() if mode == "train" else contextlib.nullcontext():
+        if self.layout.size > dim:
+            result[:, dim:] = 0
+        kernel = workspace.batched
+        if kernel is not None:
+            x = x.to(workspace.x)
+        mode_of_layers: contextlib.AbstractContextManager[None]
+        mode_of_layers = contextlib.nullcontext()
+        if mode == "train":
+            mode_of_layers = workspace.training()
+        # A client's batch comes in pieces: the gradient of the mean is the sum of theirs, by their shares of the rows.
+        last_client = -1
+        with mode_of_layers:
             for i, inputs, labels in self.chunks(
                 x, part, batch_size, purpose, mode, share, load=kernel is None
             ):
-                count, head = (
-                    self.batch_rows(i, part, batch_size),
-                    result[i, : self.layout.dim],
-                )
-                weight = len(labels) / (
-                    count if share is None else len(range(count)[share])
-                )
+                head = result[i, :dim]
+                is_first = i > last_client
+                count = self.batch_rows(i, part, batch_size)
+                if share is not None:
+                    count = len(range(count)[share])
+                weight = len(labels) / count
                 if kernel is None:
-                    grad = self.workspace.flat_gradient(inputs, labels)
+                    grad = workspace.flat_gradient(inputs, labels)
                 else:
-                    inputs = cast(
-                        "Tensor", inputs
-                    )  # a kernel is found for no other inputs
+                    # A kernel is found for no other inputs than a tensor; it may write straight into the result.
+                    out = None
+                    if is_first:
+                        out = head
                     grad = kernel.gradient(
-                        of_client(x, i), inputs, labels, out=head if i > begun else None
+                        of_client(x, i), cast("Tensor", inputs), labels, out=out
                     )
-                grad = grad if weight == 1 else grad.mul_(weight)
-                if grad is not head:
-                    head.copy_(grad) if i > begun else head.add_(grad)
-                begun = i
+                if weight != 1:
+                    grad = grad.mul_(weight)
+                if not is_first:
+                    head.add_(grad)
+                elif grad is not head:
+                    head.copy_(grad)
+                last_client = i
                 self.spent["row_gradients"] += len(labels)
         return result
 
@@ -318,31 +336,23 @@ class Cohort(CohortRows):
         """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
         result = torch.zeros(len(self.names), dtype=torch.float64)
         for i, inputs, labels in self.chunks(x, part, batch_size, purpose, "eval"):
-            result[i] += self._loss_of(inputs, labels) / self.batch_rows(
-                i, part, batch_size
-            )
-        for i in range(len(self.names)) if self.workspace.veil else ():
-            result[i] = self._veil_loss(result[i], i, of_client(x, i), part, batch_size)
+            count = self.batch_rows(i, part, batch_size)
+            result[i] += self._sum_losses(inputs, labels) / count
+        veil = self.workspace.veil
+        if veil is not None:
+            for i in range(len(self.names)):
+                count = self.batch_rows(i, part, batch_size)
+                result[i] = veil.loss(float(result[i]), count, of_client(x, i))
         return result
 
-    def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
+    def _sum_losses(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        """Sum of the losses of some rows at the loaded model, float64 []."""
         self.spent["row_losses"] += len(labels)
-        losses, veil = (
-            self.workspace.loss.rows(self.workspace.model(inputs), labels).double(),
-            self.workspace.veil,
-        )
-        return (losses if veil is None else veil.bound_losses(losses)).sum().cpu()
-
-    def _veil_loss(
-        self, mean: Tensor, client: int, x: Tensor, part: str, batch_size: int | None
-    ) -> float:
-        """The mean loss of a client as it may be told."""
-        loss, veil = float(mean), self.workspace.veil
-        return (
-            loss
-            if veil is None
-            else veil.loss(loss, self.batch_rows(client, part, batch_size), x)
-        )
+        outputs = self.workspace.model(inputs)
+        losses = self.workspace.loss.rows(outputs, labels).double()
+        if self.workspace.veil is not None:
+            losses = self.workspace.veil.bound_losses(losses)
+        return losses.sum().cpu()
 
     @torch.no_grad()
     def losses(
@@ -355,25 +365,27 @@ class Cohort(CohortRows):
     ) -> Tensor:
         """Mean losses of many candidate models, float64 [n, q]: candidates [q, d + b], or [n, q, d + b] for each client its own."""
         result = torch.zeros(len(self.names), xs.shape[-2], dtype=torch.float64)
-        if (
-            xs.ndim == 2 and len(self.names) > 1
-        ):  # so that each candidate is loaded once
+        # Common candidates of several clients are each loaded once; else the rows of a client are each read once.
+        if xs.ndim == 2 and len(self.names) > 1:
             for q, x in enumerate(xs):
                 result[:, q] = self.loss(
                     x, part=part, batch_size=batch_size, purpose=purpose
                 )
             return result
+        own_candidates = xs.expand(len(self.names), *xs.shape[-2:])
         for i, inputs, labels in self.chunks(
             xs, part, batch_size, purpose, "eval", load=False
         ):
-            for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
+            count = self.batch_rows(i, part, batch_size)
+            for q, x in enumerate(own_candidates[i]):
                 self.workspace.load(x)
-                result[i, q] += self._loss_of(inputs, labels) / self.batch_rows(
-                    i, part, batch_size
-                )
-        for i in range(len(self.names)) if self.workspace.veil else ():
-            for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
-                result[i, q] = self._veil_loss(result[i, q], i, x, part, batch_size)
+                result[i, q] += self._sum_losses(inputs, labels) / count
+        veil = self.workspace.veil
+        if veil is not None:
+            for i, candidates in enumerate(own_candidates):
+                count = self.batch_rows(i, part, batch_size)
+                for q, x in enumerate(candidates):
+                    result[i, q] = veil.loss(float(result[i, q]), count, x)
         return result
 
     def evaluate(
@@ -396,81 +408,70 @@ class Cohort(CohortRows):
         Returns:
             `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
         """
-        count, loss, scale = (
-            len(self.names),
-            self.workspace.loss,
-            self.clients.label_scale,
-        )
-        veil = self.workspace.veil
-        columns = {
-            k: torch.full((count,), nan, dtype=torch.float64)
-            for k in ("loss", *metrics)
+        count, loss = len(self.names), self.workspace.loss
+        scale, veil = self.clients.label_scale, self.workspace.veil
+        measures = {
+            name: torch.full((count,), nan, dtype=torch.float64)
+            for name in ("loss", *metrics)
         }
-        columns["n"] = torch.zeros(count, dtype=torch.float64)
+        row_counts = torch.zeros(count, dtype=torch.float64)
         for group in self.groups(part):
             labels, segments = self.labels_of(group, part)
             outputs, losses = self.answers(group, x, part)
-            columns["n"][group], columns["loss"][group] = (
-                segments.sizes,
-                segments.mean(losses),
-            )
+            row_counts[group] = segments.sizes
+            measures["loss"][group] = segments.mean(losses)
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.read(outputs)
+            sizes = segments.sizes.long().tolist()
             for name, metric in metrics.items():
-                if by_segment := getattr(metric, "each", None):
+                by_segment = getattr(metric, "each", None)
+                if by_segment is not None:
                     measured = by_segment(outputs, labels, loss.kind, segments)
                 else:
-                    sizes = segments.sizes.long().tolist()
                     pairs = zip(outputs.split(sizes), labels.split(sizes), strict=True)
-                    of_clients = [metric(*pair, loss.kind) for pair in pairs]
-                    measured = torch.tensor(
-                        [nan if v is None else v for v in of_clients],
-                        dtype=torch.float64,
-                    )
+                    measured = _as_column(metric(*pair, loss.kind) for pair in pairs)
                 if measured is not None:
-                    columns[name][group] = measured
-            if veil is not None:
-                for i, client_labels in zip(
-                    group, labels.split(segments.sizes.long().tolist()), strict=True
-                ):
-                    values = {
-                        name: float(column[i])
-                        for name, column in columns.items()
-                        if name != "n"
-                    }
-                    for name, veiled_value in veil.evaluation(
-                        values, client_labels, of_client(x, i)
-                    ).items():
-                        columns[name][i] = veiled_value
-        return columns
+                    measures[name][group] = measured
+            if veil is None:
+                continue
+            for i, client_labels in zip(group, labels.split(sizes), strict=True):
+                values = {name: float(column[i]) for name, column in measures.items()}
+                veiled = veil.evaluation(values, client_labels, of_client(x, i))
+                for name, value in veiled.items():
+                    measures[name][i] = value
+        return {**measures, "n": row_counts}
 
     @torch.no_grad()
     def answers(
         self, group: Sequence[int], x: Tensor, part: str
     ) -> tuple[Tensor, Tensor]:
         """Outputs and losses of all rows of some clients, one client behind the other, on the CPU."""
-        workspace, all_rows, pairs = self.workspace, getattr(self.clients, part), []
+        workspace, all_rows = self.workspace, getattr(self.clients, part)
         for i in group:
             self.require_enough(i, None, part)
-        for start, run in [(x, group)] if x.ndim == 1 else [(x[i], [i]) for i in group]:
+        # Clients of one model are read together, each of several models by itself.
+        readings: list[tuple[Tensor, Sequence[int]]] = [(x, group)]
+        if x.ndim > 1:
+            readings = [(x[i], [i]) for i in group]
+        pairs = []
+        for start, readers in readings:
             workspace.load(start)
             if not workspace.always_random:
-                pairs.append(
-                    answers_of(workspace, all_rows, [self.index[i] for i in run])
-                )
+                places = [self.index[i] for i in readers]
+                pairs.append(answers_of(workspace, all_rows, places))
                 continue
+            # Layers that draw also in evaluation draw by the client, so that it does not matter who is read before it.
             with workspace.noise():
-                for i in run:
+                for i in readers:
                     self.restart_layers(i, "round")
                     pairs.append(answers_of(workspace, all_rows, [self.index[i]]))
-        outputs, losses = (torch.cat(column) for column in zip(*pairs, strict=True))
+        outputs = torch.cat([of_readers for of_readers, _ in pairs])
+        losses = torch.cat([of_readers for _, of_readers in pairs])
         self.spent["row_losses"] += len(losses)
-        return (
-            (outputs, losses)
-            if workspace.veil is None
-            else (outputs.nan_to_num(), workspace.veil.bound_losses(losses))
-        )
+        if workspace.veil is not None:
+            return outputs.nan_to_num(), workspace.veil.bound_losses(losses)
+        return outputs, losses
 
     # ---- rows
 
@@ -510,29 +511,26 @@ class Shard:
         self._last: tuple[Any, ...] = ()
         self._exchange: tuple[Any, ...] = ()
         self._before: dict[str, dict[str, Tensor]] = {}
-        self._server = (
-            None
-            if clients.server is None
-            else Clients.of_server(clients.server, clients.transform)
-        )
-        self._unseen = (
-            frozenset(clients.unseen.names)
-            if clients.unseen is not None
-            else frozenset()
-        )
+        self._server: Clients | None = None
+        if clients.server is not None:
+            self._server = Clients.of_server(clients.server, clients.transform)
+        self._unseen: frozenset[str] = frozenset()
+        if clients.unseen is not None:
+            self._unseen = frozenset(clients.unseen.names)
 
     def answer(self, ask: Ask) -> Answer:
         """Run the task for `ask.names` as one cohort; if that fails, one by one, so that the failure has a name."""
         self.begin(ask)
         answers: list[Answer] = []
         for group in self._groups(ask.names):
-            group_answer = self._run(ask if group == ask.names else ask.to(group))
-            one_by_one = group_answer.failed and len(group) > 1
-            answers += (
-                [self._run(ask.to((name,))) for name in group]
-                if one_by_one
-                else [group_answer]
-            )
+            group_ask = ask
+            if group != ask.names:
+                group_ask = ask.to(group)
+            group_answer = self._run(group_ask)
+            if group_answer.failed and len(group) > 1:
+                answers += [self._run(ask.to((name,))) for name in group]
+            else:
+                answers.append(group_answer)
         if self.workspace.x.nbytes >= LASTING:
             trim_heap()
         return Answer.join(answers)
@@ -568,13 +566,12 @@ class Shard:
 
     def _groups(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Clients that train, clients that are unseen, and the server: each a cohort of its own."""
-        unseen = tuple(n for n in names if n in self._unseen)
-        server = ("server",) if "server" in names else ()
-        trained = (
-            tuple(n for n in names if n != "server" and n not in self._unseen)
-            if unseen or server
-            else names
-        )
+        unseen = tuple(name for name in names if name in self._unseen)
+        server = tuple(name for name in names if name == "server")
+        trained = names
+        if unseen or server:
+            others = {*unseen, *server}
+            trained = tuple(name for name in names if name not in others)
         return [group for group in (trained, unseen, server) if group]
 
     def _rows_of(self, group: tuple[str, ...]) -> Clients:
@@ -594,9 +591,8 @@ class Shard:
         spent = {"row_gradients": 0, "row_losses": 0}
         try:
             block = self._reply(ask, view, spent)
-        except (
-            BaseException
-        ) as error:  # `sys.exit` in a task is a failure of this client too
+        # Also `SystemExit`: a task that calls `sys.exit` is a failure of this client.
+        except BaseException as error:
             if is_interrupt(error):
                 raise
             # What a failed attempt did would depend on who shared its cohort.
@@ -608,13 +604,19 @@ class Shard:
         remembered = {
             key: tuple(rounds.items()) for key, rounds in view.rounds().items()
         }
-        return Answer((block,), {}, spent, (), _sort_names(view.forgot), remembered)
+        return Answer(
+            (block,),
+            spent=spent,
+            forgot=_sort_names(view.forgot),
+            remembered=remembered,
+        )
 
     def _reply(self, ask: Ask, view: MemoryView, spent: dict[str, int]) -> Block:
         clients, names, task = self._rows_of(ask.names), ask.names, ask.function
-        index = tuple(
-            range(len(names)) if names == clients.names else map(clients.number, names)
-        )
+        if names == clients.names:
+            index = tuple(range(len(names)))
+        else:
+            index = tuple(clients.number(name) for name in names)
         cohort = Cohort(
             names,
             self.workspace,
@@ -632,24 +634,32 @@ class Shard:
             raise TypeError(
                 f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}"
             )
-        block, layout = (
-            Block(names, dict(zip(fields, reply, strict=True))),
-            self.workspace.layout,
-        )
+        block = Block(names, dict(zip(fields, reply, strict=True)))
+        layout = self.workspace.layout
         for key, value in block.values.items():
             # What could not be sent is refused also where nothing is sent.
             if isinstance(value, Tensor):
                 check_plain(value, f"field {key!r}")
             else:
                 to_json(value)
-        for key, value in block.values.items():
-            if len(names) > 1 and not has_form(
-                value, task.kinds[key], len(names), layout
-            ):
-                raise ValueError(
-                    "the reply does not fit"
-                )  # asked one by one, a client that is wrong has a name
-        return apply_filters(block, ask, task, layout, view) if ask.filters else block
+        # Of several clients, so that they are asked one by one and the one that is wrong has a name.
+        if len(names) > 1:
+            for key, value in block.values.items():
+                if not has_form(value, task.kinds[key], len(names), layout):
+                    raise ValueError("the reply does not fit")
+        if not ask.filters:
+            return block
+        return apply_filters(block, ask, task, layout, view)
+
+
+def _as_column(values: Iterable[float | None]) -> Tensor:
+    """Values of some clients as float64, NaN where undefined."""
+    numbers = []
+    for value in values:
+        if value is None:
+            value = nan
+        numbers.append(value)
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def _sort_names(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
@@ -661,4 +671,6 @@ def _reason(error: BaseException) -> str:
         text = plain(" ".join(str(error).split()), 200)
     except Exception:  # its own code writes its text
         text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    return f"{type(error).__name__}: {text}"

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from torch import Tensor
 from coterie.base.clients import PARTS, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, fork_generators, seed_noise
-from coterie.base.rows import Inputs, Part, Rows, row_size, rows, take_rows
+from coterie.base.rows import Inputs, Part, Rows, row_size, rows, take, take_rows
 from coterie.base.vector import Layout
-from coterie.compute.segments import Segments
-from coterie.compute.workspace import Workspace
+from coterie.compute.segments import RowSource, Segments
+from coterie.compute.workspace import Workspace, each_tensor
 from coterie.contract.memory import ClientState, MemoryView
 
 Batch = tuple[Inputs, Tensor]
@@ -112,31 +112,31 @@ class CohortRows:
 
     def has(self, client: int, part: str) -> bool:
         """Return True if the client has rows of this part."""
-        return (
-            self.clients.draw is not None
-            if part == "fresh"
-            else self.size(client, part) > 0
-        )
+        if part == "fresh":
+            return self.clients.draw is not None
+        return self.size(client, part) > 0
 
     def batch_rows(self, client: int, part: str, batch_size: int | None) -> int:
         """Return the number of rows of a batch of this size; None: of all rows."""
         if part == "fresh" and batch_size is not None:
             return batch_size
         size = self.size(client, part)
-        return size if batch_size is None else min(size, batch_size)
+        if batch_size is None:
+            return size
+        return min(size, batch_size)
 
     def require_enough(
         self, client: int, numbers: NDArray[np.int64] | None, part: str = "train"
     ) -> None:
         """Raise `InputError` if a gradient or a loss would rest on too few different rows (None: all of the part)."""
         fewest = self.workspace.fewest_rows
-        if (
-            fewest > 1
-            and (
-                self.size(client, part) if numbers is None else len(np.unique(numbers))
-            )
-            < fewest
-        ):
+        if fewest <= 1:
+            return
+        if numbers is None:
+            different = self.size(client, part)
+        else:
+            different = len(np.unique(numbers))
+        if different < fewest:
             raise InputError(
                 f"client {self.names[client]!r} computes nothing of fewer than {fewest} different rows"
             )
@@ -173,34 +173,40 @@ class CohortRows:
         """Return the labels of some clients on the CPU, and whose they are."""
         all_rows: Rows = getattr(self.clients, part)
         places = np.array([self.index[i] for i in group])
-        low, sizes = (
-            all_rows.offsets[places],
-            all_rows.offsets[places + 1] - all_rows.offsets[places],
-        )
-        row_numbers = (
-            _runs(low, sizes)
-            if all_rows.index is None
-            else all_rows.index[_runs(low, sizes)]
-        )
-        return take_rows(
-            all_rows.labels, torch.from_numpy(row_numbers)
-        ).cpu(), Segments.of(sizes)
+        low = all_rows.offsets[places]
+        sizes = all_rows.offsets[places + 1] - low
+        row_numbers = _stored_numbers(all_rows, _runs(low, sizes))
+        labels = take_rows(all_rows.labels, row_numbers)
+        return labels.cpu(), Segments.of(sizes)
 
     def training_rows(self, client: int, numbers: NDArray[np.int64]) -> Batch:
         """Return a client's training rows of these numbers, as the model takes them."""
         return self._ready(self._select(self.clients.train, client, numbers))
+
+    def source_of(self, all_rows: Rows) -> RowSource:
+        """Return where a batched kernel reads rows by their numbers among those of all clients."""
+        workspace, labels = self.workspace, all_rows.labels
+
+        def read_inputs(numbers: Tensor) -> Tensor:
+            # No kernel takes a dict.
+            return cast("Tensor", workspace.prepare(take(all_rows.inputs, numbers)))
+
+        def read_labels(numbers: Tensor) -> Tensor:
+            chosen = labels.index_select(0, numbers.to(labels.device))
+            return chosen.to(workspace.device)
+
+        return RowSource(read_inputs, read_labels)
 
     def _select(
         self, part: Rows, client: int, numbers: NDArray[np.int64] | None
     ) -> Part:
         places = part.positions(self.index[client])
         if numbers is not None:
-            places = (
-                numbers + places.start if isinstance(places, slice) else places[numbers]
-            )
-        return Part(part.inputs, part.labels).select(
-            places if isinstance(places, slice) else torch.from_numpy(places)
-        )
+            places = pick_rows(places, numbers)
+        all_rows = Part(part.inputs, part.labels)
+        if isinstance(places, slice):
+            return all_rows.select(places)
+        return all_rows.select(torch.from_numpy(places))
 
     def _ready(self, part: Part) -> Batch:
         return self.workspace.prepare(part.read()), part.labels.to(
@@ -226,18 +232,16 @@ class CohortRows:
         with fork_generators():
             for k in range(rows(inputs)):
                 stream = streams.child(start + k)
-                seed_noise(
-                    stream.seed()
-                )  # for transforms that draw from a global generator
+                # A transform may also draw from a global generator.
+                seed_noise(stream.seed())
                 changed.append(transform(_row(inputs, k), stream))
-        return self.workspace.prepare(
-            {
-                key: _stack([row[key] for row in changed], value)
-                for key, value in inputs.items()
-            }
-            if isinstance(inputs, dict)
-            else _stack(changed, inputs)
-        )
+        if not isinstance(inputs, dict):
+            return self.workspace.prepare(_stack(changed, inputs))
+        columns = {}
+        for key, value in inputs.items():
+            changed_values = [row[key] for row in changed]
+            columns[key] = _stack(changed_values, value)
+        return self.workspace.prepare(columns)
 
     def restart_layers(self, client: int, purpose: str) -> None:
         """Begin anew what the layers draw and count, as it is the client's and named by the seed."""
@@ -279,20 +283,25 @@ class CohortRows:
         if load and x.ndim == 1:
             workspace.load(x)
         noisy = mode == "eval" and workspace.always_random
-        with workspace.noise() if noisy else contextlib.nullcontext():
+        noise: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if noisy:
+            noise = workspace.noise()
+        # Each share of a batch draws by itself.
+        start, layers_purpose = 0, purpose
+        if share is not None:
+            start, layers_purpose = share.start or 0, f"{purpose}/{share.start}"
+        with noise:
             for i in range(len(self.names)):
                 if load and x.ndim > 1:
                     workspace.load(x[i])
                 if mode == "train" or noisy:
-                    self.restart_layers(
-                        i, purpose if share is None else f"{purpose}/{share.start}"
-                    )
-                start = 0 if share is None else share.start or 0
+                    self.restart_layers(i, layers_purpose)
+                read = start
                 for piece in self._batch(i, part, batch_size, purpose, share).chunks():
                     inputs, labels = self._ready(piece)
                     if mode == "train" and part == "train":
-                        inputs = self.transform(i, inputs, purpose, start)
-                    start += len(labels)
+                        inputs = self.transform(i, inputs, purpose, read)
+                    read += len(labels)
                     yield i, inputs, labels
 
     def _batch(
@@ -304,16 +313,14 @@ class CohortRows:
         share: slice | None,
     ) -> Part:
         if part == "fresh":
-            fresh_rows = self._draw(
-                client, batch_size, self.rng(client, purpose).child(part)
-            )
-            return fresh_rows if share is None else fresh_rows.select(share)
+            rng = self.rng(client, purpose).child(part)
+            fresh_rows = self._draw(client, batch_size, rng)
+            if share is not None:
+                fresh_rows = fresh_rows.select(share)
+            return fresh_rows
         part_rows = self.rows_of(part, client)
-        return self._select(
-            part_rows,
-            client,
-            self.batch_numbers(client, part, batch_size, purpose, share),
-        )
+        numbers = self.batch_numbers(client, part, batch_size, purpose, share)
+        return self._select(part_rows, client, numbers)
 
     def batch_numbers(
         self,
@@ -325,15 +332,12 @@ class CohortRows:
     ) -> NDArray[np.int64] | None:
         """Return the row numbers of a batch among the client's own rows; None: all rows in their order. Arguments as for `chunks`."""
         numbers = None
-        if share is not None or (
-            batch_size is not None and batch_size < self.size(client, part)
-        ):
-            numbers = (
-                self.rng(client, purpose)
-                .child(part)
-                .permutation(self.size(client, part), batch_size)
-            )
-            numbers = numbers if share is None else numbers[share]
+        size = self.size(client, part)
+        if share is not None or (batch_size is not None and batch_size < size):
+            rng = self.rng(client, purpose).child(part)
+            numbers = rng.permutation(size, batch_size)
+        if numbers is not None and share is not None:
+            numbers = numbers[share]
         self.require_enough(client, numbers, part)
         return numbers
 
@@ -371,23 +375,19 @@ def answers_of(
                 for chunk in part.chunks()
             ]
             outputs.append(torch.cat(chunks))
-            losses.append(
-                workspace.loss.rows(outputs[-1], part.labels.to(workspace.device)).cpu()
-            )
+            labels = part.labels.to(workspace.device)
+            losses.append(workspace.loss.rows(outputs[-1], labels).cpu())
         return torch.cat([answer.cpu() for answer in outputs]), torch.cat(losses)
+
+    # Every client gets a multiple of the lowest height: its own rows, then its first row again (number 0, not counted).
     owners, lowest_height = np.asarray(clients), workspace.heights[-1]
-    low, sizes = (
-        all_rows.offsets[owners],
-        all_rows.offsets[owners + 1] - all_rows.offsets[owners],
-    )
+    low = all_rows.offsets[owners]
+    sizes = all_rows.offsets[owners + 1] - low
     padded_sizes = -(-sizes // lowest_height) * lowest_height
     number = _runs(np.zeros_like(padded_sizes), padded_sizes)
-    counts = number < np.repeat(sizes, padded_sizes)
-    row_numbers = np.repeat(low, padded_sizes) + number * counts
-    places = torch.from_numpy(
-        row_numbers if all_rows.index is None else all_rows.index[row_numbers]
-    )
-    counted = torch.from_numpy(counts)
+    is_counted = number < np.repeat(sizes, padded_sizes)
+    row_numbers = np.repeat(low, padded_sizes) + number * is_counted
+    places = _stored_numbers(all_rows, row_numbers)
     begin, end, part = 0, len(number), Part(all_rows.inputs, all_rows.labels)
     while begin < end:
         height = next(h for h in workspace.heights if h <= end - begin)
@@ -398,7 +398,25 @@ def answers_of(
         outputs.append(answer.cpu())
         losses.append(values.cpu())
         begin += height
+    counted = torch.from_numpy(is_counted)
     return torch.cat(outputs)[counted], torch.cat(losses)[counted]
+
+
+def pick_rows(
+    places: slice | NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return where a client's rows of these numbers are stored, of `Rows.positions`: a slice if they lie behind each other."""
+    if isinstance(places, slice):
+        first: int = places.start
+        return numbers + first
+    return places[numbers]
+
+
+def _stored_numbers(all_rows: Rows, positions: NDArray[np.int64]) -> Tensor:
+    """Return where the rows at these positions, client by client, are stored."""
+    if all_rows.index is not None:
+        positions = all_rows.index[positions]
+    return torch.from_numpy(positions)
 
 
 def _runs(low: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -407,24 +425,19 @@ def _runs(low: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def _row(inputs: Inputs, k: int) -> Any:
-    return (
-        {key: value[k] for key, value in inputs.items()}
-        if isinstance(inputs, dict)
-        else inputs[k]
-    )
+    return each_tensor(lambda value: value[k], inputs)
 
 
-def _stack(changed: list[Tensor], inputs: Tensor) -> Tensor:
+def _stack(changed: list[Any], inputs: Tensor) -> Tensor:
+    """Changed rows as one tensor. Raises `InputError` for a row of another form than those of `inputs`."""
+    shape, dtype = inputs.shape[1:], inputs.dtype
     for row in changed:
-        if not isinstance(row, Tensor) or (row.shape, row.dtype) != (
-            inputs.shape[1:],
-            inputs.dtype,
-        ):
-            shape = (
-                f"{tuple(row.shape)} and {row.dtype}"
-                if isinstance(row, Tensor)
-                else type(row).__name__
-            )
-            form = f"{tuple(inputs.shape[1:])} and {inputs.dtype}"
-            raise InputError(f"the transform of rows gave {shape}; it must keep {form}")
+        if not isinstance(row, Tensor):
+            given = type(row).__name__
+        elif (row.shape, row.dtype) != (shape, dtype):
+            given = f"{tuple(row.shape)} and {row.dtype}"
+        else:
+            continue
+        form = f"{tuple(shape)} and {dtype}"
+        raise InputError(f"the transform of rows gave {given}; it must keep {form}")
     return torch.stack(changed)

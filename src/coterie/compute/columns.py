@@ -37,11 +37,8 @@ class Columns:
 
     def __init__(self, narrow: Batched) -> None:
         (layer,) = narrow.layers
-        self._outputs, self._inputs, self._bias = (
-            layer.outputs,
-            layer.inputs,
-            layer.bias,
-        )
+        self._outputs, self._inputs = layer.outputs, layer.inputs
+        self._bias = layer.bias
         self._spare = -layer.inputs % _FILLED
         wide = Layer(
             COLUMNS * layer.outputs, layer.inputs + self._spare, layer.bias, False
@@ -62,14 +59,15 @@ class Columns:
         key = (narrow.layers, narrow.kind, narrow.layout.dtype, threads)
         if key not in _STEADY:
             _STEADY[key] = columns.kernel.steady() and columns.is_steady()
-        return columns if _STEADY[key] else None
+        if not _STEADY[key]:
+            return None
+        return columns
 
     def pack(self, models: Tensor) -> Tensor:
         """One wide model [1, dim] of at most `COLUMNS` models [k, d]; the last is repeated."""
         every = models[torch.arange(COLUMNS).clamp(max=len(models) - 1)]
-        weights, biases = every.split(
-            [self._outputs * self._inputs, self._outputs * self._bias], 1
-        )
+        sizes = [self._outputs * self._inputs, self._outputs * self._bias]
+        weights, biases = every.split(sizes, 1)
         rows = F.pad(weights.reshape(-1, self._inputs), (0, self._spare))
         return torch.cat([rows.reshape(-1), biases.reshape(-1)])[None]
 
@@ -78,9 +76,8 @@ class Columns:
         width = self._inputs + self._spare
         biases = self._outputs * self._bias
         rows, rest = wide.split([COLUMNS * self._outputs * width, COLUMNS * biases], 1)
-        weights = rows.view(len(wide), COLUMNS, self._outputs, width)[
-            :, :count, :, : self._inputs
-        ]
+        weights = rows.view(len(wide), COLUMNS, self._outputs, width)
+        weights = weights[:, :count, :, : self._inputs]
         every_bias = rest.view(len(wide), COLUMNS, biases)[:, :count]
         return torch.cat([weights.flatten(2), every_bias], 2)
 
@@ -93,15 +90,15 @@ class Columns:
         draw = torch.Generator().manual_seed(0)
         dtype, kind = self.kernel.layout.dtype, self.kernel.kind
         size = self._outputs * (self._inputs + self._bias)
-        models, inputs, labels = (
-            torch.rand(*shape, generator=draw, dtype=dtype).sub_(0.4)
-            for shape in (
-                (COLUMNS, size),
-                (64, self._inputs),
-                (64, self._outputs),
-            )
-        )
-        labels = (labels[:, 0] > 0).long() if kind == "classes" else labels
+
+        def sample(rows: int, columns: int) -> Tensor:
+            return torch.rand(rows, columns, generator=draw, dtype=dtype).sub_(0.4)
+
+        models = sample(COLUMNS, size)
+        inputs = sample(64, self._inputs)  # two clients of at most 32 rows
+        labels = sample(64, self._outputs)
+        if kind == "classes":
+            labels = (labels[:, 0] > 0).long()
         source = RowSource(
             lambda numbers: self.widen(inputs[numbers]), labels.__getitem__
         )

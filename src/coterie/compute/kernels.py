@@ -52,61 +52,62 @@ def recognise(
     """The layers of `model` if it is known here and takes rows like `inputs`; else None."""
     layers: list[Layer] = []
     names: list[str] = []
-    flat = inputs.ndim == 2
+    is_flat = inputs.ndim == 2
     for name, module in _leaves(model, ""):
-        if any(getattr(module, hooks) for hooks in _HOOKS) or "forward" in vars(module):
+        if _has_hooks(module) or "forward" in vars(module):
             return None
         constant = getattr(type(module), "constant_output", None)
+        follows_constant = bool(layers) and layers[-1].inputs == 0
         if constant is not None and not layers:
-            layers.append(Layer(getattr(module, constant).numel(), 0, True, False))
+            width = getattr(module, constant).numel()
+            layers.append(Layer(width, 0, bias=True, relu=False))
             names.append(name + constant)
-        elif (
-            type(module) is nn.Linear
-            and (flat or layers)
-            and not (layers and layers[-1].inputs == 0)
-        ):
+        # A linear layer on images would act on their last dimension alone.
+        elif type(module) is nn.Linear and (is_flat or layers) and not follows_constant:
+            has_bias = module.bias is not None
             layers.append(
-                Layer(
-                    module.out_features,
-                    module.in_features,
-                    module.bias is not None,
-                    False,
-                )
+                Layer(module.out_features, module.in_features, has_bias, relu=False)
             )
-            names += [f"{name}weight", *([f"{name}bias"] if layers[-1].bias else [])]
+            names.append(f"{name}weight")
+            if has_bias:
+                names.append(f"{name}bias")
         elif type(module) is nn.ReLU and layers:
             layers[-1] = layers[-1]._replace(relu=True)
         elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (
             1,
             -1,
         ):
-            flat = True
-        elif not (
-            type(module) is nn.Identity
-            or (type(module) is nn.Dropout and module.p == 0)
-        ):
+            is_flat = True
+        elif not _does_nothing(module):
             return None
-    in_order = names == [k for k, _ in layout.parameters] and not layout.buffers
-    trainable = (
-        in_order
-        and not layers[-1].relu
-        and layout.dtype in (torch.float32, torch.float64)
-    )
-    return (
-        tuple(layers)
-        if trainable and layers[0].inputs in (0, inputs[0].numel())
-        else None
-    )
+
+    # A frozen parameter is not in the model vector, and a shared one only once: such models are left to autograd.
+    if names != [name for name, _ in layout.parameters] or layout.buffers:
+        return None
+    if layers[-1].relu or layout.dtype not in (torch.float32, torch.float64):
+        return None
+    if layers[0].inputs not in (0, inputs[0].numel()):
+        return None
+    return tuple(layers)
 
 
 def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is nn.Sequential and not any(
-        getattr(module, hooks) for hooks in _HOOKS
-    ):
+    """Modules that are no `nn.Sequential`, in order, with the beginning of their parameters' names."""
+    if type(module) is nn.Sequential and not _has_hooks(module):
         for name, child in module.named_children():
             yield from _leaves(child, f"{prefix}{name}.")
     else:
         yield prefix, module
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, hooks) for hooks in _HOOKS)
+
+
+def _does_nothing(module: nn.Module) -> bool:
+    if type(module) is nn.Dropout:
+        return module.p == 0
+    return type(module) is nn.Identity
 
 
 _ALIGN = 128
@@ -143,7 +144,8 @@ Feed = tuple[Tensor, Tensor, Tensor]
 """The rows of a step: inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1]."""
 
 
-_passed = torch.ops.aten.threshold_backward.grad_input
+# With `grad_input` the slope is written in place; `torch.nn.functional` has no such form.
+_relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class _Move(NamedTuple):
@@ -196,34 +198,36 @@ class Batched:
         self.columns, self._outputs = columns, layers[-1].outputs // columns
         self.device, self._itemsize = device, layout.dtype.itemsize
         self._most = max(1, HELD_BYTES // (self._itemsize * layout.dim))
-        # A GPU's library may choose its product by the number of slices, so there all chunks have the same width.
-        self._least = 1 if device.type == "cpu" else min(_WIDTH, self._most)
+        self._least = 1
+        if device.type != "cpu":
+            # A GPU's library may choose its product by the number of slices, so there all chunks have the same width.
+            self._least = min(_WIDTH, self._most)
         if any(1 in (layer.outputs, layer.inputs) for layer in layers):
             self._least = max(2, self._least)
-        shapes = [
-            (
-                (y.outputs, y.inputs) if y.inputs else None,
-                (1, y.outputs) if y.bias else None,
-            )
-            for y in layers
-        ]
+
         # [outputs, inputs] of weights and [1, outputs] of biases, in the order of the model vector.
-        self._shapes = [shape for pair in shapes for shape in pair if shape is not None]
+        self._shapes: list[tuple[int, int]] = []
+        for layer in layers:
+            if layer.inputs:
+                self._shapes.append((layer.outputs, layer.inputs))
+            if layer.bias:
+                self._shapes.append((1, layer.outputs))
         self._sizes = [rows * columns for rows, columns in self._shapes]
         self._stacks: list[Tensor] = []
-        self._room: tuple[tuple[int, int], list[Tensor]] | None = None
+        self._room: list[Tensor] = []
+        self._room_shape = (0, 0)  # (clients, rows of a batch) that `_room` is for
 
     def width(self, batch: int) -> int:
         """Clients of a chunk with batches of this size."""
-        values = self.layout.dim + batch * (
-            self.layers[0].inputs + sum(layer.outputs for layer in self.layers)
-        )
-        most = min(
+        if self.device.type != "cpu":
+            return self._least
+        widths = self.layers[0].inputs + sum(layer.outputs for layer in self.layers)
+        client_bytes = self._itemsize * (self.layout.dim + batch * widths)
+        return min(
             256,
             max(self._least, self._most),
-            max(_WIDTH, _CACHE // (self._itemsize * values)),
+            max(_WIDTH, _CACHE // client_bytes),
         )
-        return most if self.device.type == "cpu" else self._least
 
     def train(
         self,
@@ -241,8 +245,10 @@ class Batched:
         """
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
-        start = [self._align(v) for v in self._split(_of(x, members))]
-        shift = [] if rule.shift is None else self._split(_of(rule.shift, members))
+        start = [self._align(v) for v in self._split(_select(x, members))]
+        shift = []
+        if rule.shift is not None:
+            shift = self._split(_select(rule.shift, members))
         if isinstance(rule.shrink, Tensor):
             rule = rule._replace(
                 shrink=rule.shrink.to(self.device)[members, None, None]
@@ -259,51 +265,51 @@ class Batched:
             )
         if isinstance(rule.shrink, Tensor):
             rule = rule._replace(shrink=rule.shrink.to(self.layout.dtype))
+        # Clients with more steps come first, so those that still train are the first `alive[step]` slots.
         alive = [*np.count_nonzero(chunk.counts, axis=1).tolist(), 0]
         active, sides = 0, []
         for step, batch in enumerate(steps):
             width = batch[1].shape[0]
-            if (
-                step < 2 or width < active
-            ):  # the second step is the first that begins where it ends
+            # The first step leads from `start` to `models`, all others from `models` to `models`.
+            if step < 2 or width < active:
                 active = width
                 moving = [v[:active] for v in models]
-                begin = (
-                    moving
-                    if step
-                    else [
-                        v.expand(active, -1, -1) if len(v) == 1 else v[:active]
-                        for v in start
-                    ]
-                )
-                added = [
-                    v.expand(active, -1, -1) if len(v) == 1 else v[:active]
-                    for v in shift
-                ]
+                begin = moving
+                if step == 0:
+                    begin = [_expand(v, active) for v in start]
+                added = [_expand(v, active) for v in shift]
                 sides = self._sides(begin, moving, [v[:active] for v in space], added)
             self._step(sides, *batch, rule)
             if alive[step + 1] < alive[step]:
-                low, high = alive[step + 1], alive[step]
-                # Neighbours are written at once, others one by one: by an index it takes many times as long.
-                size = (
-                    high - low
-                    if bool((np.diff(chunk.members[low:high]) == 1).all())
-                    else 1
-                )
-                for place, model, begun in zip(
-                    self._split(result), models, start, strict=True
-                ):
-                    for slot in range(low, high, size):
-                        rows, trained = (
-                            place[chunk.members[slot] :][:size],
-                            model[slot : slot + size],
-                        )
-                        begun_here = (
-                            begun if len(begun) == 1 else begun[slot : slot + size]
-                        )
-                        torch.sub(
-                            trained, begun_here, out=rows
-                        ) if relative else rows.copy_(trained)
+                ended = range(alive[step + 1], alive[step])
+                self._write(ended, chunk, models, start, result, relative)
+
+    def _write(
+        self,
+        ended: range,
+        chunk: Chunk,
+        models: list[Tensor],
+        start: list[Tensor],
+        result: Tensor,
+        relative: bool,
+    ) -> None:
+        """Write the models (if `relative` less `start`) of slots that have made their last step into rows of `result`."""
+        members = chunk.members[ended.start : ended.stop]
+        # Neighbours are written at once, others one by one: by an index it takes many times as long.
+        size = 1
+        if bool((np.diff(members) == 1).all()):
+            size = len(ended)
+        places = self._split(result)
+        for place, model, begun in zip(places, models, start, strict=True):
+            for first, member in zip(ended[::size], members[::size], strict=True):
+                rows = place[member:][:size]
+                trained = model[first : first + size]
+                if not relative:
+                    rows.copy_(trained)
+                elif len(begun) == 1:
+                    torch.sub(trained, begun, out=rows)
+                else:
+                    torch.sub(trained, begun[first : first + size], out=rows)
 
     def _train_once(
         self, start: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: Feed, rule: StepRule,
@@ -313,23 +319,22 @@ class Batched:
         expanded = [v.expand(len(grads[0]), -1, -1) for v in start]
         self._step(self._sides(expanded, grads, space, []), *batch, GRADIENT)
         old_share = rule.shrink - float(relative)  # share of `start` in what is written
+        # What is written is base - lr * gradient, with base = old_share * start + shift; nothing is added where it is 0.
+        base: list[Tensor] = []
         if isinstance(old_share, Tensor):
             base = [v * old_share.to(v.dtype) for v in start]
-        else:
-            base = (
-                [v if old_share == 1 else v * old_share for v in start]
-                if old_share
-                else []
-            )
-        base = (
-            [v + added for v, added in zip(base, shift, strict=True)]
-            if base and shift
-            else base or shift
-        )
+        elif old_share == 1:
+            base = start
+        elif old_share != 0:
+            base = [v * old_share for v in start]
+        if not base:
+            base = shift
+        elif shift:
+            base = [v + added for v, added in zip(base, shift, strict=True)]
+
+        # Clients with a single step stay in their order: they are consecutive if first and last are as far apart as that.
         lowest, highest = chunk.members[0], chunk.members[-1]
-        consecutive = (
-            highest - lowest == len(chunk.members) - 1
-        )  # single steps keep the order of clients
+        consecutive = highest - lowest == len(chunk.members) - 1
         for k, (place, grad) in enumerate(zip(self._split(result), grads, strict=True)):
             if not base and consecutive:
                 torch.mul(
@@ -353,14 +358,13 @@ class Batched:
         self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor | None = None
     ) -> Tensor:
         """Gradient [d] of the mean loss of a batch at x [d]; in `out` [d] if that is given and aligned."""
-        if (
-            not self.layers[0].inputs and self.kind == "regression"
-        ):  # in closed form: the distance to the mean
+        # A constant under squared error has its gradient in closed form: the distance to the mean.
+        if self.layers[0].inputs == 0 and self.kind == "regression":
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
         x = align(x)
-        gradient = (
-            out if out is not None and fits_alignment(out) else torch.empty_like(x)
-        )
+        gradient = out
+        if gradient is None or not fits_alignment(gradient):
+            gradient = torch.empty_like(x)
         rows = self._align(inputs.flatten(1)[None])
         scale = torch.full(
             (1, len(labels), 1),
@@ -386,6 +390,7 @@ class Batched:
         the loss at the layer's output (I. Goodfellow, "Efficient Per-Example Gradient Computations", 2015). A row without finite
         gradient counts 0.
         """
+        # Forward, then the slope [B, out] of each row's loss at the outputs of every layer, from the last to the first.
         activations, weights = self._activations(x, inputs)
         slope = activations.pop()
         scale = slope.new_full((1, len(labels), 1), self._factor)
@@ -402,9 +407,13 @@ class Batched:
             for layer, inner, slope in zip(
                 self.layers, activations, slopes, strict=True
             ):
-                length = inner.square().sum(1) if layer.inputs else 0.0
-                squares += (length + layer.bias) * slope.square().sum(1)
+                inner_squares: Tensor | float = 0.0
+                if layer.inputs:
+                    inner_squares = inner.square().sum(1)
+                # The input of a bias is 1.
+                squares += (inner_squares + layer.bias) * slope.square().sum(1)
             shares = shares_within(squares.sqrt(), bound)
+            # A share of 0 does not make 0 of a number that is not finite.
             if not bool(squares.isfinite().all()):
                 activations = [finite(inner) for inner in activations]
                 slopes = [finite(slope) for slope in slopes]
@@ -423,17 +432,24 @@ class Batched:
     ) -> tuple[list[Tensor], list[Tensor | None]]:
         """The inputs of every layer for rows `inputs`, then the outputs of the last, each [B, width]; and the weights at x [d]."""
         parameters = iter(self._split(x[None]))
-        activations, weights = [inputs.flatten(1)], list[Tensor | None]()
+        activations = [inputs.flatten(1)]
+        weights: list[Tensor | None] = []
         for layer in self.layers:
-            weight = next(parameters)[0] if layer.inputs else None
-            bias = next(parameters)[0, 0] if layer.bias else None
+            weight: Tensor | None = None
+            bias: Tensor | None = None
+            if layer.inputs:
+                weight = next(parameters)[0]
+            if layer.bias:
+                bias = next(parameters)[0, 0]
             if weight is None:
                 out = cast("Tensor", bias).repeat(len(inputs), 1)
             elif bias is None:
                 out = activations[-1] @ weight.T
             else:
                 out = torch.addmm(bias, activations[-1], weight.T)
-            activations.append(out.relu_() if layer.relu else out)
+            if layer.relu:
+                out.relu_()
+            activations.append(out)
             weights.append(weight)
         return activations, weights
 
@@ -441,9 +457,8 @@ class Batched:
         """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the rows of its first step."""
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
-        models = [
-            self._align(v).expand(slots, -1, -1) for v in self._split(_of(x, members))
-        ]
+        own = self._split(_select(x, members))
+        models = [self._align(v).expand(slots, -1, -1) for v in own]
         inputs, _, _ = next(self.feed(chunk, source))
         sides = self._sides(models, models, self._space(slots, chunk.rows.shape[2]), [])
         return self._forward(sides, inputs)[: len(chunk.members)]
@@ -451,18 +466,16 @@ class Batched:
     def probes(self) -> Iterator[Batched]:
         """Yield a kernel for each layer in its true width, so that `steady` holds the operands of one layer at a time."""
         for number, layer in enumerate(self.layers):
-            narrow = (
-                (Layer(layer.inputs, _WIDTH, bias=True, relu=True),) if number else ()
-            )
-            kind: Kind = self.kind if number == len(self.layers) - 1 else "regression"
-            numbers = sum(
-                (y.inputs + y.bias) * y.outputs if y.inputs else y.outputs
-                for y in (*narrow, layer)
-            )
-            layout = Layout((("layer", torch.Size([numbers])),), (), self.layout.dtype)
-            probe = Batched(
-                (*narrow, layer._replace(relu=False)), kind, layout, self.device
-            )
+            tried = [layer._replace(relu=False)]
+            if number > 0:
+                # Only a layer behind another makes the product for the slope at its inputs.
+                tried.insert(0, Layer(layer.inputs, _WIDTH, bias=True, relu=True))
+            kind: Kind = "regression"
+            if number == len(self.layers) - 1:
+                kind = self.kind
+            dim = sum((each.inputs + each.bias) * each.outputs for each in tried)
+            layout = Layout((("layer", torch.Size([dim])),), (), self.layout.dtype)
+            probe = Batched(tuple(tried), kind, layout, self.device)
             probe._least = self._least
             yield probe
 
@@ -475,25 +488,28 @@ class Batched:
         if size > _PROBED:
             return False
         draw = torch.Generator().manual_seed(0)
-        x, inputs, labels = (
-            torch.rand(*shape, generator=draw, dtype=self.layout.dtype)
-            .sub_(0.4)
-            .to(self.device)
-            for shape in (
-                (1, self.layout.dim),
-                (224, max(1, self.layers[0].inputs)),
-                (224, self._outputs),
-            )
-        )
-        labels = (labels[:, 0] > 0).long() if self.kind == "classes" else labels
+
+        def sample(rows: int, columns: int) -> Tensor:
+            values = torch.rand(rows, columns, generator=draw, dtype=self.layout.dtype)
+            return values.sub_(0.4).to(self.device)
+
+        x = sample(1, self.layout.dim)
+        inputs = sample(224, max(1, self.layers[0].inputs))  # 7 clients of 32 rows
+        labels = sample(224, self._outputs)
+        if self.kind == "classes":
+            labels = (labels[:, 0] > 0).long()
 
         def train(clients: range, batch: int, steps: int, separate: bool) -> Tensor:
             rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
-            start = x.expand(len(clients), -1) if separate else x
+            start = x
+            if separate:
+                start = x.expand(len(clients), -1)
             models = torch.empty(
                 len(clients), self.layout.dim, dtype=x.dtype, device=self.device
             )
-            width = len(clients) if self.device.type == "cpu" else self._least
+            width = self._least
+            if self.device.type == "cpu":
+                width = len(clients)
             for chunk in chunks(
                 rows, lambda size: width, lambda client, numbers: numbers
             ):
@@ -503,7 +519,10 @@ class Batched:
                 self.train(start, chunk, fed, StepRule(0.1), models)
             return models
 
-        client_count = 7 if size <= _CACHE else 3
+        client_count = 3
+        if size <= _CACHE:
+            client_count = 7
+        # (rows of a batch, steps, whether each client begins at a model of its own)
         for form in ((5, 2, False), (9, 1, True), (32, 2, True)):
             all_trained = train(range(client_count), *form)
             for group in (
@@ -520,9 +539,12 @@ class Batched:
     @cached_property
     def _factor(self) -> float:
         """Return what the slope of the loss at an output carries beside the weight of its row."""
-        return {"classes": 1.0, "regression": 2 / self._outputs}.get(
-            self.kind, 1 / self._outputs
-        )
+        if self.kind == "classes":
+            return 1.0
+        # Losses of several outputs are means over them; of a square, the derivative has the factor 2.
+        if self.kind == "regression":
+            return 2 / self._outputs
+        return 1 / self._outputs
 
     def _slices(self, count: int, rows: int, columns: int) -> Tensor:
         """[count, rows, columns], each slice at a multiple of `_ALIGN` bytes."""
@@ -539,11 +561,16 @@ class Batched:
         return self._slices(*values.shape).copy_(values)
 
     def _space(self, slots: int, batch: int) -> list[Tensor]:
-        """Room for the outputs of every layer, and a row of ones; of the latest size it is kept."""
-        if self._room is None or self._room[0] != (slots, batch):
-            room = [self._slices(slots, batch, y.outputs) for y in self.layers]
-            self._room = (slots, batch), [*room, self._slices(slots, 1, batch).fill_(1)]
-        return self._room[1]
+        """Room for the outputs of every layer, each [slots, batch, out], then ones [slots, 1, batch]; kept for the next call."""
+        if self._room_shape != (slots, batch):
+            outputs = [
+                self._slices(slots, batch, layer.outputs) for layer in self.layers
+            ]
+            # The gradient of a bias is the sum of slopes over rows: ones times slopes, a product as for weights.
+            ones = self._slices(slots, 1, batch).fill_(1)
+            self._room = [*outputs, ones]
+            self._room_shape = (slots, batch)
+        return self._room
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
         """Vectors [c, d] as weights and biases, as views."""
@@ -564,22 +591,22 @@ class Batched:
         slots = max(count, self._least)
         take = np.arange(slots) % count
         rows, counts = chunk.rows[:, take], chunk.counts[:, take, None, None]
-        # A few rows that no product sees make every client's rows end where the next one's may begin, without a copy.
-        spare = -batch % (
-            _ALIGN // math.gcd(_ALIGN, self.layers[0].inputs * self._itemsize)
-        )
-        spare = spare if 8 * spare <= batch else 0
-        rows = np.concatenate([rows, rows[..., :spare]], axis=2) if spare else rows
+        # A few rows that no product sees make every client's rows end where the next one's may begin. Where that takes
+        # more than an eighth of a batch, `_align` copies the rows instead.
+        row_bytes = self.layers[0].inputs * self._itemsize
+        spare = -batch % (_ALIGN // math.gcd(_ALIGN, row_bytes))
+        if 8 * spare > batch:
+            spare = 0
+        if spare:
+            rows = np.concatenate([rows, rows[..., :spare]], axis=2)
         weights = (np.arange(batch)[:, None] < counts) * (
             self._factor / np.maximum(counts, 1)
         )
         # With a least width above 2 all steps have the width of the chunk, else only as many as still train.
-        alive = np.count_nonzero(chunk.counts, axis=1)
-        widths = (
-            [slots] * total
-            if self._least > 2
-            else np.maximum(self._least, alive).tolist()
-        )
+        widths = [slots] * total
+        if self._least <= 2:
+            alive = np.count_nonzero(chunk.counts, axis=1)
+            widths = np.maximum(self._least, alive).tolist()
         numbers = torch.from_numpy(rows).to(self.device)
         scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
 
@@ -591,16 +618,17 @@ class Batched:
             return tuple(by_step.unbind())
 
         # Inputs come for some steps at a time; labels too, unless they are small.
-        width = 1 if self.kind == "classes" else self._outputs
-        all_labels = labels(0, total) if width == 1 else ()
+        label_width = 1
+        if self.kind != "classes":
+            label_width = self._outputs
+        all_labels: tuple[Tensor, ...] = ()
+        if label_width == 1:
+            all_labels = labels(0, total)
+        row_width = max(1, self.layers[0].inputs, label_width)
         low = 0
         while low < total:
             w = widths[low]
-            high = min(
-                total,
-                low
-                + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))),
-            )
+            high = min(total, low + max(1, _BLOCK // (batch * w * row_width)))
             inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape(
                 (high - low) * w, batch + spare, -1
             )
@@ -613,11 +641,12 @@ class Batched:
                 scales[low:high],
                 strict=True,
             ):
-                yield (
-                    step_inputs if n == w else step_inputs[:n],
-                    label if n == slots else label[:n],
-                    scale if n == slots else scale[:n],
-                )
+                # Each view costs as much as a small product: none is made while all slots still train.
+                if n < w:
+                    step_inputs = step_inputs[:n]
+                if n < slots:
+                    label, scale = label[:n], scale[:n]
+                yield step_inputs, label, scale
             low = high
 
     def _sides(
@@ -628,39 +657,25 @@ class Batched:
         shift: list[Tensor],
     ) -> list[_Side]:
         """The views that steps from `old` to `new` (which may be the same memory) work on, layer by layer."""
+        *outputs, ones = space
+        shifts: list[Tensor | None] = [*shift] or [None] * len(old)
+        parameters = zip(old, new, shifts, strict=True)
         sides: list[_Side] = []
-        entry = 0
-        for layer, out in zip(self.layers, space, strict=False):
-            weight, bias, slopes_in, right, moves = None, None, None, None, []
+        for layer, out in zip(self.layers, outputs, strict=True):
+            weight = turned = bias = slopes_in = layer_inputs = None
+            moves: list[_Move] = []
             if sides:
-                right = sides[-1].out
+                layer_inputs = sides[-1].out
                 # Of torch's own a slice would begin where the one before it ends, and the next products round by that.
                 slopes_in = self._slices(len(out), out.shape[1], layer.inputs)
             if layer.inputs:
-                weight = old[entry]
-                moves.append(
-                    _Move(
-                        weight,
-                        new[entry],
-                        out.transpose(1, 2),
-                        right,
-                        shift[entry] if shift else None,
-                    )
-                )
-                entry += 1
+                weight, moved, added = next(parameters)
+                turned = weight.transpose(1, 2)
+                slopes = out.transpose(1, 2)
+                moves.append(_Move(weight, moved, slopes, layer_inputs, added))
             if layer.bias:
-                bias = old[entry]
-                moves.append(
-                    _Move(
-                        bias,
-                        new[entry],
-                        space[-1],
-                        out,
-                        shift[entry] if shift else None,
-                    )
-                )
-                entry += 1
-            turned = None if weight is None else weight.transpose(1, 2)
+                bias, moved, added = next(parameters)
+                moves.append(_Move(bias, moved, ones, out, added))
             sides.append(_Side(layer.relu, weight, turned, bias, out, slopes_in, moves))
         return sides
 
@@ -674,7 +689,9 @@ class Batched:
                 torch.baddbmm(bias, activations, turned, out=out)
             else:
                 torch.bmm(activations, turned, out=out)
-            activations = out.relu_() if relu else out
+            if relu:
+                out.relu_()
+            activations = out
         return activations
 
     def _step(
@@ -685,7 +702,7 @@ class Batched:
         scale: Tensor,
         rule: StepRule,
     ) -> None:
-        """One step."""
+        """One step of `rule`, of all clients of the sides: forward, then backward from the last layer to the first."""
         self._slope(self._forward(sides, inputs), labels, scale)
         keep, pace = rule.shrink, -rule.lr
         for number in range(len(sides) - 1, -1, -1):
@@ -693,26 +710,22 @@ class Batched:
             if slopes_in is not None and weight is not None:  # before the weight moves
                 torch.bmm(slope, weight, out=slopes_in)
             for old, new, lhs, rhs, shift in moves:
-                factor = inputs if rhs is None else rhs
+                if rhs is None:
+                    rhs = inputs
                 if isinstance(keep, Tensor):  # the same bits as a factor of the product
-                    torch.baddbmm(
-                        torch.mul(old, keep[: len(new)], out=new),
-                        lhs,
-                        factor,
-                        alpha=pace,
-                        out=new,
-                    )
+                    kept = torch.mul(old, keep[: len(new)], out=new)
+                    torch.baddbmm(kept, lhs, rhs, alpha=pace, out=new)
                 else:
-                    torch.baddbmm(old, lhs, factor, beta=keep, alpha=pace, out=new)
+                    torch.baddbmm(old, lhs, rhs, beta=keep, alpha=pace, out=new)
                 if shift is not None:
                     new.add_(shift)
-            if (
-                slopes_in is not None
-            ):  # in place of the outputs, which are not needed any more
+            # The slope at the layer below takes the place of that layer's outputs, which are not needed any more.
+            if slopes_in is not None:
                 lower = sides[number - 1]
-                _passed(
-                    slopes_in, lower.out, 0, grad_input=lower.out
-                ) if lower.relu else lower.out.copy_(slopes_in)
+                if lower.relu:
+                    _relu_backward(slopes_in, lower.out, 0, grad_input=lower.out)
+                else:
+                    lower.out.copy_(slopes_in)
 
     def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
         """Derivative of the loss with respect to the outputs, in their place."""
@@ -725,10 +738,11 @@ class Batched:
             outputs.mul_(scale / outputs.sum(-1, keepdim=True))
             each = (*outputs.shape[:-1], 1)
             outputs.scatter_add_(-1, labels.expand(each), -scale.expand(each))
-        else:
-            (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(
-                labels
-            ).mul_(scale)
+            return
+        # Cross-entropy of a logit and squared error have the same slope: prediction less label.
+        if self.kind == "binary":
+            outputs.sigmoid_()
+        outputs.sub_(labels).mul_(scale)
 
 
 def shares_within(norms: Tensor, bound: float) -> Tensor:
@@ -742,5 +756,15 @@ def finite(values: Tensor) -> Tensor:
     return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _of(vectors: Tensor, members: Tensor) -> Tensor:
-    return vectors if len(vectors) == 1 else vectors.index_select(0, members)
+def _select(vectors: Tensor, members: Tensor) -> Tensor:
+    """The vectors [c, d] of some clients, of [n, d]; one that all share stays [1, d]."""
+    if len(vectors) == 1:
+        return vectors
+    return vectors.index_select(0, members)
+
+
+def _expand(values: Tensor, count: int) -> Tensor:
+    """A view of the first `count` of [c, ...]; one that all clients share is repeated."""
+    if len(values) == 1:
+        return values.expand(count, -1, -1)
+    return values[:count]

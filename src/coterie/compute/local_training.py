@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from coterie.base.errors import InputError, cut
 from coterie.base.rng import Generators, batches
-from coterie.base.rows import Inputs, row_size, take
+from coterie.base.rows import Inputs, row_size
 from coterie.base.vector import WIDE, trim_heap, unflatten
 from coterie.compute import cohort_rows
-from coterie.compute.cohort_rows import Batch, CohortRows
+from coterie.compute.cohort_rows import Batch, CohortRows, pick_rows
 from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.features import capture, captured
 from coterie.compute.kernels import Batched, Feed, StepRule
@@ -65,7 +65,10 @@ class Quadratic:
 
     def shift(self, lr: float, start: Tensor) -> Tensor:
         """Return what the anchor adds to y in a step, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
-        return lr * self.mu * (start if self.anchor is None else self.anchor)
+        anchor = self.anchor
+        if anchor is None:
+            anchor = start
+        return lr * self.mu * anchor
 
 
 @dataclass(frozen=True)
@@ -177,9 +180,11 @@ class StepBatches:
 
     def _epoch(self, client: int) -> tuple[int, int]:
         """Return the rows of one epoch and those of a batch."""
-        ratio = 1.0 if self.sampler is None else self.sampler.sample_ratio
+        ratio, smallest = 1.0, 1
+        if self.sampler is not None:
+            ratio = self.sampler.sample_ratio
+            smallest = self.cohort.workspace.smallest_batch
         rows = math.ceil(ratio * self.cohort.size(client))
-        smallest = 1 if self.sampler is None else self.cohort.workspace.smallest_batch
         return rows, max(smallest, min(self.local.batch_size or rows, rows))
 
     def _smallest(self, size: int) -> int:
@@ -203,18 +208,17 @@ class StepBatches:
             steps *= local.accumulate
         if self.sampler is not None:
             rows, size = self._epoch(client)
-            steps = steps if in_steps else steps * -(-rows // size)
-            numbers = list(
-                _check_numbers(
-                    self.sampler.rows(cohort, client, rng, steps, size),
-                    self.sampler,
-                    count,
-                )
-            )
+            if not in_steps:
+                steps *= -(-rows // size)  # batches of an epoch, the last may be short
+            sampled = self.sampler.rows(cohort, client, rng, steps, size)
+            numbers = list(_check_numbers(sampled, self.sampler, count))
         else:
-            length = {"steps": steps} if in_steps else {"epochs": steps}
+            unit = "epochs"
+            if in_steps:
+                unit = "steps"
+            smallest = self._smallest(size)
             numbers = batches(
-                rng, count, local.batch_size, smallest=self._smallest(size), **length
+                rng, count, local.batch_size, smallest=smallest, **{unit: steps}
             )
         if cohort.workspace.fewest_rows > 1:
             for batch in numbers:
@@ -290,18 +294,16 @@ class LocalTraining:
         **options: Unpack[TrainOptions],
     ) -> None:
         self.cohort, self.x, self.local = cohort, x, local
-        self.penalty, self.correction = (
-            options.get("penalty"),
-            options.get("correction"),
-        )
-        self.rule, self.purpose = (
-            options.get("gradient_rule"),
-            options.get("purpose", "train"),
-        )
-        self._steps, self._moving = options.get("steps"), options.get("moving")
+        self.penalty = options.get("penalty")
+        self.correction = options.get("correction")
+        self.rule = options.get("gradient_rule")
+        self.purpose = options.get("purpose", "train")
+        self._steps = options.get("steps")
+        self._moving = options.get("moving")
         self._layer = options.get("layer")
-        self._found: list[Tensor] = []
         self._decays = options.get("weight_decays")
+        self._found: list[Tensor] = []
+        # Of `updates_from`: whether the same batches come again, the number of the start, and the batches.
         self._repeats, self._start = False, 0
         self._planned: list[tuple[Chunk, Iterable[Feed] | None]] | None = None
         n, d = len(cohort.names), cohort.layout.dim
@@ -314,10 +316,9 @@ class LocalTraining:
             raise InputError(
                 "LocalSGD.accumulate and keep_state belong to steps along a gradient, and this method has its own rule; leave them out"
             )
-        sampler = _complete_sampler(options.get("sampler") or local.sampler)
-        self.sampler = (
-            None if sampler is None else _complete_sampler(sampler.at(cohort, x))
-        )
+        self.sampler = _complete_sampler(options.get("sampler") or local.sampler)
+        if self.sampler is not None:
+            self.sampler = _complete_sampler(self.sampler.at(cohort, x))
         self.lr = local.rate(cohort.round)
         if local.private is not None:
             own_penalty = not isinstance(self.penalty, Quadratic | None)
@@ -334,16 +335,17 @@ class LocalTraining:
             dtype=cohort.layout.dtype,
             device=workspace.device,
         )
+        # A sampler that looks at what was trained sees models, not updates.
         watches = self.sampler is not None and overrides(
             self.sampler, Sampler, "trained"
         )
+        subtract = relative
         if workspace.batched is not None and self._is_plain():
             subtract = relative and watches
             self._train_in_kernel(
                 workspace.batched, result, relative=relative and not watches
             )
         else:
-            subtract = relative
             self._begin_states()
             with workspace.training(), self._captured() as self._found:
                 for i in range(len(cohort.names)):
@@ -356,7 +358,9 @@ class LocalTraining:
             self._keep_states()
         if self.sampler is not None:
             self.sampler.trained(cohort, result)
-        return result.sub_(self.x) if subtract else result
+        if subtract:
+            result.sub_(self.x)
+        return result
 
     def _captured(self) -> AbstractContextManager[list[Tensor]]:
         """What steps call features; without a penalty of the user's own nobody asks for them."""
@@ -369,8 +373,11 @@ class LocalTraining:
 
         Linear models train some at a time as columns of one; no bit of an update depends on how many there are.
         """
-        columns = self.cohort.workspace.columns if self._is_plain() else None
-        width = 1 if columns is None else COLUMNS
+        columns, width = None, 1
+        if self._is_plain():
+            columns = self.cohort.workspace.columns
+        if columns is not None:
+            width = COLUMNS
         self._repeats = len(starts) > width
         updates = starts.new_empty(len(self.cohort.names), *starts.shape)
         for number in range(0, len(starts), width):
@@ -428,65 +435,17 @@ class LocalTraining:
         columns: Columns | None = None,
         models: int = 1,
     ) -> None:
-        cohort, lr, penalty = (
-            self.cohort,
-            self.lr,
-            cast("Quadratic | None", self.penalty),
-        )
-        mu = 0.0 if penalty is None else penalty.mu
-        shift = None if penalty is None else _each(penalty.shift(lr, self.x))
-        if self.correction is not None:
-            pull = _each(self.correction) * -lr
-            shift = pull if shift is None else shift + pull
-        if self._decays is None:
-            shrink: float | Tensor = 1 - lr * (self.local.weight_decay + mu)
-        else:
-            shrink = torch.tensor(
-                [1 - lr * (decay + mu) for decay in self._decays], dtype=torch.float64
-            )
-        rule = StepRule(lr, shrink, shift)
-        part = cohort.clients.train
-        positions = [part.positions(number) for number in cohort.index]
-
-        def place(i: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-            client_rows = positions[i]
-            return (
-                numbers + client_rows.start
-                if isinstance(client_rows, slice)
-                else client_rows[numbers]
-            )
-
-        inputs, labels, workspace = part.inputs, part.labels, cohort.workspace
-
-        def read(rows: Tensor) -> Tensor:
-            # No kernel takes a dict.
-            read_rows = cast("Tensor", workspace.prepare(take(inputs, rows)))
-            return read_rows if columns is None else columns.widen(read_rows)
-
-        source = RowSource(
-            read,
-            lambda rows: labels.index_select(0, rows.to(labels.device)).to(
-                workspace.device
-            ),
-        )
+        cohort = self.cohort
+        source = cohort.source_of(cohort.clients.train)
+        if columns is not None:
+            narrow, widen = source.inputs, columns.widen
+            source = source._replace(inputs=lambda numbers: widen(narrow(numbers)))
         if self._planned is None:
-            numbers = [self._batches(i).numbers(i) for i in range(len(cohort.names))]
-            planned = list(chunks(numbers, kernel.width, place))
-            size = (
-                sum(chunk.rows.size for chunk in planned)
-                * row_size(inputs)
-                * cohort.layout.dtype.itemsize
-            )
-            keep = (
-                self._repeats and size <= HELD_BYTES
-            )  # to gather a row takes as long as to train with it
-            self._planned = [
-                (chunk, [*kernel.feed(chunk, source)] if keep else None)
-                for chunk in planned
-            ]
+            self._planned = self._plan(kernel, source)
+        rule = self._step_rule()
         for chunk, feed in self._planned:
             kernel.train(
-                _each(self.x),
+                _with_client_dim(self.x),
                 chunk,
                 feed or kernel.feed(chunk, source),
                 rule,
@@ -494,27 +453,66 @@ class LocalTraining:
                 relative=relative,
             )
             cohort.spent["row_gradients"] += models * int(chunk.counts.sum())
+        # The sum of all is finite only if each model is: clients are looked at one by one only where it is not.
         if not bool(torch.isfinite(result.sum())):
             for name, model in zip(cohort.names, result, strict=True):
                 self._check_finite(name, model)
 
+    def _step_rule(self) -> StepRule:
+        """Penalty, correction and weight decay as a kernel takes them."""
+        lr, penalty = self.lr, cast("Quadratic | None", self.penalty)
+        mu = 0.0
+        shift: Tensor | None = None
+        if penalty is not None:
+            mu = penalty.mu
+            shift = _with_client_dim(penalty.shift(lr, self.x))
+        if self.correction is not None:
+            pull = _with_client_dim(self.correction) * -lr
+            if shift is not None:
+                pull = shift + pull
+            shift = pull
+        if self._decays is None:
+            return StepRule(lr, 1 - lr * (self.local.weight_decay + mu), shift)
+        shrink = [1 - lr * (decay + mu) for decay in self._decays]
+        return StepRule(lr, torch.tensor(shrink, dtype=torch.float64), shift)
+
+    def _plan(
+        self, kernel: Batched, source: RowSource
+    ) -> list[tuple[Chunk, Iterable[Feed] | None]]:
+        """The chunks of all clients, each with its rows where they are used again."""
+        cohort = self.cohort
+        part = cohort.clients.train
+        positions = [part.positions(number) for number in cohort.index]
+
+        def place(i: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+            return pick_rows(positions[i], numbers)
+
+        numbers = [self._batches(i).numbers(i) for i in range(len(cohort.names))]
+        planned = list(chunks(numbers, kernel.width, place))
+        row_count = sum(chunk.rows.size for chunk in planned)
+        size = row_count * row_size(part.inputs) * cohort.layout.dtype.itemsize
+        # To gather a row takes as long as to train with it.
+        if self._repeats and size <= HELD_BYTES:
+            return [(chunk, [*kernel.feed(chunk, source)]) for chunk in planned]
+        return [(chunk, None) for chunk in planned]
+
     # ---- in the loop over clients
 
     def _train_one(self, client: int) -> None:
-        workspace, local, lr, moving = (
-            self.cohort.workspace,
-            self.local,
-            self.lr,
-            self._moving,
-        )
+        workspace, local, lr = self.cohort.workspace, self.local, self.lr
         if self._decays is not None:
             local = replace(local, weight_decay=self._decays[client])
-        start = None if moving is None else workspace.x.clone()
+        moving = self._moving
+        start: Tensor | None = None
+        if moving is not None:
+            start = workspace.x.clone()
         head, every = workspace.head, self._batches(client)
+        # An optimiser decays the weights itself.
         optimiser = make_stepper(workspace, local, lr)
+        decay = local.weight_decay
         if optimiser is not None:
             optimiser.restore(self._old_states[client])
-        decay = local.weight_decay if optimiser is None else 0.0
+            decay = 0.0
         rows = self._private_rows(client)
         hooks = self._hooks(client, rows)
         is_plain = (
@@ -608,9 +606,12 @@ class LocalTraining:
     def _hooks(self, client: int, rows: PrivateRows | None) -> _Hooks:
         penalty, correction = self.penalty, self.correction
         if isinstance(penalty, Quadratic):
-            anchor = self.x if penalty.anchor is None else penalty.anchor
+            anchor = penalty.anchor
+            if anchor is None:
+                anchor = self.x
             penalty = Quadratic(penalty.mu, of_client(anchor, client))
-        correction = None if correction is None else of_client(correction, client)
+        if correction is not None:
+            correction = of_client(correction, client)
         return _Hooks(
             self.cohort,
             client,
@@ -658,17 +659,19 @@ class _Hooks:
         workspace = self.cohort.workspace
         start = workspace.head.clone()
         noise: dict[int, Generators] = {}
-        counted = {
-            0
-        }  # the rows of this batch were counted as they were read, for one gradient
+        # The rows of batch 0 were counted as they were read, for one gradient.
+        counted = {0}
 
         def at(y: Tensor, number: int) -> Tensor:
             workspace.head.copy_(y)
-            if workspace.random:  # two gradients on one batch meet the same noise, or their difference would be noise
+            # Two gradients on one batch meet the same noise, or their difference would be noise.
+            if workspace.random:
                 if number in noise:
                     noise[number].restore()
                 noise.setdefault(number, Generators.now(workspace.generators))
-            rows = further(number) if number else batch
+            rows = batch
+            if number != 0:
+                rows = further(number)
             if number in counted:
                 counted.remove(number)
             else:
@@ -689,14 +692,13 @@ class _Hooks:
         else:
             model, cohort = workspace.model, self.cohort
 
-            def added(outputs: Tensor) -> Tensor:
-                return penalty(
-                    Step(
-                        outputs, inputs, labels, self.client, model, self.found, cohort
-                    )
+            def penalty_of(outputs: Tensor) -> Tensor:
+                step = Step(
+                    outputs, inputs, labels, self.client, model, self.found, cohort
                 )
+                return penalty(step)
 
-            grad = workspace.flat_gradient(inputs, labels, added)
+            grad = workspace.flat_gradient(inputs, labels, penalty_of)
         if isinstance(penalty, Quadratic):
             penalty.add_gradient(grad, workspace.head)
         if self.correction is not None:
@@ -718,10 +720,15 @@ def _split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:
     return list(inputs.split(sizes))
 
 
-def _each(value: Tensor) -> Tensor:
-    return value[None] if value.ndim == 1 else value
+def _with_client_dim(value: Tensor) -> Tensor:
+    """A vector for all as [1, d + b]; one for each client stays [n, d + b]."""
+    if value.ndim == 1:
+        return value[None]
+    return value
 
 
 def of_client(value: Tensor, client: int) -> Tensor:
     """Return one client's vector of one for all [d + b] or of one for each client [n, d + b]."""
-    return value if value.ndim == 1 else value[client]
+    if value.ndim == 1:
+        return value
+    return value[client]

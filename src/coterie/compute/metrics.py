@@ -72,7 +72,9 @@ def _of_one(each: _Each) -> Metric:
     @functools.wraps(each)
     def metric(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
         values = each(outputs.cpu(), labels.cpu(), kind, Segments.of([len(labels)]))
-        return None if values is None or isnan(values) else float(values)
+        if values is None or isnan(values):
+            return None
+        return float(values)
 
     del metric.__wrapped__
     metric.__annotations__ = {
@@ -163,11 +165,17 @@ def f1(
         pairs = list(zip((outputs > 0).unbind(1), (labels > 0).unbind(1), strict=True))
     else:
         risk = _risks(outputs, labels, kind)
-        pairs = [] if risk is None else [(risk >= THRESHOLD, labels.reshape(-1) == 1)]
+        if risk is None:
+            return None
+        pairs = [(risk >= THRESHOLD, labels.reshape(-1) == 1)]
+    # 2 TP / (called positive + positive); a label that neither occurs nor is predicted gives 0 / 0 and is left out.
     scores = [
-        2 * segments.sum(p & t) / (segments.sum(p) + segments.sum(t)) for p, t in pairs
+        2 * segments.sum(called & truth) / (segments.sum(called) + segments.sum(truth))
+        for called, truth in pairs
     ]
-    return torch.stack(scores).nanmean(0) if scores else None
+    if not scores:
+        return None
+    return torch.stack(scores).nanmean(0)
 
 
 @_of_one
@@ -180,7 +188,9 @@ def brier(
     0.485
     """
     risk = _risks(outputs, labels, kind)
-    return None if risk is None else segments.mean((risk - labels.reshape(-1)).square())
+    if risk is None:
+        return None
+    return segments.mean((risk - labels.reshape(-1)).square())
 
 
 @_of_one
@@ -195,9 +205,9 @@ def ece(
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
-    gaps = segments.divide((risk * BINS).long().clamp(0, BINS - 1), BINS).sum(
-        risk - labels.reshape(-1)
-    )
+    bins = (risk * BINS).long().clamp(0, BINS - 1)  # a risk of 1 is in the last
+    # The sum over a bin of risk - label is its rows times (mean risk - share of class 1).
+    gaps = segments.divide(bins, BINS).sum(risk - labels.reshape(-1))
     return gaps.abs().view(-1, BINS).cumsum(1)[:, -1] / segments.sizes
 
 
@@ -219,9 +229,8 @@ def auprc(
     by_tie = Segments(tie, len(client))
     cases, counts = by_tie.sum(positive), by_tie.sum(torch.ones_like(positive))
     per_client = Segments(client, segments.count)
-    return per_client.sum(
-        per_client.cumulate(cases) / per_client.cumulate(counts) * cases
-    ) / segments.sum(positive)
+    precision = per_client.cumulate(cases) / per_client.cumulate(counts)
+    return per_client.sum(precision * cases) / segments.sum(positive)
 
 
 @_of_one
@@ -252,21 +261,17 @@ def poisson_deviance(
     if kind == "count":
         outputs, labels = outputs[:, 0] * labels[:, 1], labels[:, 0]
     exact = labels.double().reshape(-1)
-    truth = exact.round()  # labels are stored standardised
-    if (
-        kind not in ("regression", "count")
-        or outputs.numel() != len(truth)
-        or labels.numel() > len(labels)
-    ):
+    truth = exact.round()  # labels are stored standardised: they come back rounded
+    if kind not in ("regression", "count"):
+        return None
+    if outputs.numel() != len(truth) or labels.numel() > len(labels):
         return None
     mean_truth = segments.mean(truth)
-    undefined = (segments.sum(((exact - truth).abs() > 1e-4) | (truth < 0)) > 0) | (
-        mean_truth <= 0
-    )
+    is_no_count = ((exact - truth).abs() > 1e-4) | (truth < 0)
+    undefined = (segments.sum(is_no_count) > 0) | (mean_truth <= 0)
     mean = outputs.reshape(-1).double().maximum(mean_truth[segments.place] / 100)
-    deviance = segments.mean(
-        pad_and_apply(torch.xlogy, truth, truth / mean) - truth + mean
-    )
+    logs = pad_and_apply(torch.xlogy, truth, truth / mean)
+    deviance = segments.mean(logs - truth + mean)
     return (2 * deviance).masked_fill(undefined, torch.nan)
 
 
@@ -282,10 +287,10 @@ def r2(
     if kind != "regression":
         return None
     entries, truth = segments.repeat(labels), labels.double().reshape(-1)
-    total = entries.sum((truth - entries.mean(truth)[entries.place]).square())
-    return (1 - entries.sum(_errors(outputs, labels).square()) / total).masked_fill(
-        total == 0, torch.nan
-    )
+    means = entries.mean(truth)[entries.place]
+    total = entries.sum((truth - means).square())
+    unexplained = entries.sum(_errors(outputs, labels).square())
+    return (1 - unexplained / total).masked_fill(total == 0, torch.nan)
 
 
 def _risks(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor | None:
@@ -364,22 +369,21 @@ def auc(
     elif kind not in ("binary", "classes") or labels.numel() > len(labels):
         return None
     else:
-        # Logits rank as probabilities do, and do not tie where a sigmoid saturates.
         flat = labels.reshape(-1)
-        scores = (
-            outputs.double().reshape(len(flat), -1)
-            if kind == "binary"
-            else probabilities(kind, outputs.double())
-        )
-        columns = flat.unique().tolist() if kind == "classes" else [1]
-        pairs = [(scores[:, 0 if kind == "binary" else c], flat == c) for c in columns]
-    total, defined = (
-        torch.zeros(segments.count, dtype=torch.float64),
-        torch.zeros(segments.count, dtype=torch.float64),
-    )
+        if kind == "binary":
+            # Logits rank as probabilities do, and do not tie where a sigmoid saturates.
+            logits = outputs.double().reshape(len(flat), -1)
+            pairs = [(logits[:, 0], flat == 1)]
+        else:
+            scores = probabilities(kind, outputs.double())
+            pairs = [(scores[:, c], flat == c) for c in flat.unique().tolist()]
+    # The area of a class that a client has not, or alone, is no number and does not count.
+    total = torch.zeros(segments.count, dtype=torch.float64)
+    defined = torch.zeros(segments.count, dtype=torch.float64)
     for score, positive in pairs:
         area = areas(score, positive, segments)
-        total, defined = total + area.nan_to_num(0.0), defined + area.isfinite()
+        total = total + area.nan_to_num(0.0)
+        defined = defined + area.isfinite()
     return total / defined
 
 
@@ -407,11 +411,9 @@ def mae(
     >>> mae(torch.tensor([[1.0], [5.0]]), torch.tensor([2.0, 2.0]), "regression")
     2.0
     """
-    return (
-        None
-        if kind != "regression"
-        else segments.repeat(labels).mean(_errors(outputs, labels).abs())
-    )
+    if kind != "regression":
+        return None
+    return segments.repeat(labels).mean(_errors(outputs, labels).abs())
 
 
 @_of_one
@@ -423,11 +425,9 @@ def rmse(
     >>> rmse(torch.tensor([[1.0], [9.0]]), torch.tensor([2.0, 2.0]), "regression")
     5.0
     """
-    return (
-        None
-        if kind != "regression"
-        else segments.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
-    )
+    if kind != "regression":
+        return None
+    return segments.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
 
 
 def c_index(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
@@ -443,7 +443,9 @@ def c_index(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     if kind != "hazards":
         return None
     found = survival.concordance(survival.as_rows(labels), outputs[:, 1].numpy())
-    return None if found is None else found.value
+    if found is None:
+        return None
+    return found.value
 
 
 def horizon_brier(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
@@ -481,8 +483,10 @@ def _guard(name: str, metric: Metric) -> Metric:
 
     def value_of(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
         value = metric(outputs.clone(), labels.clone(), kind)
+        if value is None:
+            return None
         try:
-            return None if value is None else float(value)
+            return float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             sentence = f"the metric {name!r} gave a {type(value).__name__}; it must give a number or None"
             raise InputError(sentence) from error
@@ -512,11 +516,10 @@ def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
     """
     metrics = {}
     for name in names:
-        metrics[name] = (
-            metric
-            if (metric := METRICS.find(name)).__module__ == __name__
-            else _guard(name, metric)
-        )
+        metric = METRICS.find(name)
+        if metric.__module__ != __name__:
+            metric = _guard(name, metric)
+        metrics[name] = metric
     return metrics
 
 
@@ -554,14 +557,11 @@ def evaluate(
     if cohort.workspace.veil is not None:  # which may tell nothing
         loss = loss.nan_to_num(nan=0.0)
     if not bool(loss.isfinite().all()):
-        name, value = next(
-            pair
-            for pair in zip(cohort.names, loss.tolist(), strict=True)
-            if not isfinite(pair[1])
-        )
-        raise FloatingPointError(
-            f"the loss on {part} rows of client {name!r} is {value}"
-        )
+        for name, value in zip(cohort.names, loss.tolist(), strict=True):
+            if not isfinite(value):
+                raise FloatingPointError(
+                    f"the loss on {part} rows of client {name!r} is {value}"
+                )
     return Evaluation(columns["n"], loss, values.where(defined, 0.0), defined)
 
 
@@ -579,36 +579,48 @@ def baselines(cohort: Cohort, *, part: str) -> Shares:
     shares = torch.full((2, len(cohort.names)), torch.nan, dtype=torch.float64)
     if cohort.workspace.loss.kind in ("binary", "classes"):
         for group in cohort.groups(part):
-            shares[:, group] = torch.stack(_constant(*_counts(cohort, group, part)))
+            counts, train_counts = _class_counts(cohort, group, part)
+            majority, loss = _constant_scores(counts, train_counts)
+            shares[:, group] = torch.stack([majority, loss])
     defined = shares.isfinite().all(0)
     majority, loss = shares.where(defined, 0.0)
     return Shares(majority, loss, defined)
 
 
-def _counts(cohort: Cohort, group: list[int], part: str) -> tuple[Tensor, Tensor]:
+def _class_counts(cohort: Cohort, group: list[int], part: str) -> tuple[Tensor, Tensor]:
     """Rows of each class in a part and among training rows [n, C], float64."""
-    counted = []
+    labelled = []
+    width = 1  # C
     for kind in (part, "train"):
         labels, segments = cohort.labels_of(group, kind)
         entries, classes = segments.repeat(labels), labels.reshape(-1).long()
-        counted.append((entries.place[classes != IGNORED], classes[classes != IGNORED]))
-    width = max(
-        (int(classes.max()) + 1 for _, classes in counted if len(classes)), default=1
-    )
-    pair = [
-        torch.bincount(place * width + classes, minlength=len(group) * width)
-        for place, classes in counted
-    ]
-    return pair[0].view(-1, width).double(), pair[1].view(-1, width).double()
+        is_counted = classes != IGNORED
+        clients, classes = entries.place[is_counted], classes[is_counted]
+        labelled.append((clients, classes))
+        if len(classes):
+            width = max(width, int(classes.max()) + 1)
+    counts = []
+    for clients, classes in labelled:
+        cells = clients * width + classes
+        flat = torch.bincount(cells, minlength=len(group) * width)
+        counts.append(flat.view(-1, width).double())
+    return counts[0], counts[1]
 
 
-def _constant(counts: Tensor, train: Tensor) -> tuple[Tensor, Tensor]:
-    """Accuracy of the largest class on each client's rows, and log-loss of its training shares; NaN where there are no rows."""
+def _constant_scores(counts: Tensor, train_counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Accuracy [n] of the largest class among rows [n, C], and log-loss [n] of the training shares there; NaN without rows.
+
+    The log-loss of predicting shares q on rows of which a share p_c is of class c is -sum over c of p_c log q_c.
+    """
+    # A client's classes are 0 up to the largest that it has, whatever the others have.
     numbers = torch.arange(1, counts.shape[1] + 1)
-    classes = (((counts + train) > 0) * numbers).amax(1, keepdim=True)  # of the client
+    is_present = (counts + train_counts) > 0
+    class_count = (is_present * numbers).amax(1, keepdim=True)
     # One added row per class: a class without training rows would cost an infinite loss.
-    smoothed = (train + 1) * (numbers <= classes)
+    smoothed = (train_counts + 1) * (numbers <= class_count)
     shares = smoothed / smoothed.sum(1, keepdim=True)
+    # Where there is no row the share is taken as 1, so that 0 log 0 does not arise.
     losses = -pad_and_apply(torch.xlogy, counts, shares.where(counts > 0, 1.0))
-    total = counts.sum(1).where(train.sum(1) > 0, torch.nan)
-    return counts.amax(1) / total, losses.cumsum(1)[:, -1] / total
+    rows = counts.sum(1).where(train_counts.sum(1) > 0, torch.nan)
+    # By `cumsum`, one class after the other: a sum over columns may depend on how many there are.
+    return counts.amax(1) / rows, losses.cumsum(1)[:, -1] / rows

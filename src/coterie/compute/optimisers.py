@@ -34,12 +34,13 @@ class Stepper:
     """
 
     def __init__(self, workspace: Workspace, local: LocalSGD, lr: float) -> None:
-        keywords = {"momentum": local.momentum} if local.momentum else {}
-        make: Any = _CLASSES[cast("str", local.optimiser)]  # each takes these
+        # Every optimiser takes weight decay, and only some take momentum.
+        keywords = {"weight_decay": local.weight_decay}
+        if local.momentum:
+            keywords["momentum"] = local.momentum
+        make: Any = _CLASSES[cast("str", local.optimiser)]
         self.parameters = [workspace.head]
-        self.optimiser: Any = make(
-            self.parameters, lr, weight_decay=local.weight_decay, **keywords
-        )
+        self.optimiser: Any = make(self.parameters, lr, **keywords)
 
     def step(self, grad: Tensor, loss: Tensor, again: Again) -> None:
         """Make a step along the gradient [d] of this loss; `again` computes both at another point."""

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from coterie.base.rows import ELEMENTS, row_size, take
+from coterie.base.rows import ELEMENTS, row_size
 from coterie.compute.cohort import Cohort
+from coterie.compute.cohort_rows import pick_rows
 from coterie.compute.kernels import GRADIENT, Batched
 from coterie.compute.segments import LANES, Chunk, RowSource, chunks
 from coterie.contract.task import Form, OneGradient
@@ -86,8 +87,9 @@ def losses_each(
     row_choice: dict[str, Any] = {"batch_size": batch_size, "purpose": purpose}
     result = torch.empty(xs.shape[:2], dtype=torch.float64)
     for part, clients in _by_part(parts):
-        veiled = cohort.workspace.veil is not None  # which `Cohort.losses` puts on
-        in_kernel = [] if veiled else _together(cohort, clients, part, batch_size)
+        in_kernel: list[int] = []
+        if cohort.workspace.veil is None:  # `Cohort.losses` hides what one row adds
+            in_kernel = _together(cohort, clients, part, batch_size)
         for i in sorted({*clients}.difference(in_kernel)):
             result[i] = cohort.only([i]).losses(xs[i], part=part, **row_choice)[0]
         for kernel, chunk, source in _kernel_calls(
@@ -95,19 +97,14 @@ def losses_each(
         ):
             counts = chunk.counts[0].tolist()
             labels = source.labels(torch.from_numpy(chunk.rows[0].reshape(-1)))
+            # Filled up to full vector registers, so that no row's loss depends on how many rows there are.
             spare = -len(labels) % LANES
             labels = torch.cat([labels, labels[torch.arange(spare) % len(labels)]])
             for q in range(xs.shape[1]):
-                outputs = pad(
-                    kernel.outputs(xs[:, q], chunk, source).flatten(0, 1),
-                    (0, 0, 0, spare),
-                )
-                losses = (
-                    cohort.workspace.loss.rows(outputs, labels)
-                    .double()
-                    .cpu()[: len(labels) - spare]
-                )
-                by_client = losses.view(len(counts), -1)
+                outputs = kernel.outputs(xs[:, q], chunk, source).flatten(0, 1)
+                outputs = pad(outputs, (0, 0, 0, spare))
+                losses = cohort.workspace.loss.rows(outputs, labels).double().cpu()
+                by_client = losses[: len(labels) - spare].view(len(counts), -1)
                 for i, count, values in zip(
                     chunk.members, counts, by_client, strict=True
                 ):
@@ -117,10 +114,11 @@ def losses_each(
 
 
 def _by_part(parts: Sequence[str]) -> list[tuple[str, list[int]]]:
-    return [
-        (part, [i for i, name in enumerate(parts) if name == part])
-        for part in dict.fromkeys(parts)
-    ]
+    """Return which clients are asked about each part."""
+    clients: dict[str, list[int]] = {}
+    for i, part in enumerate(parts):
+        clients.setdefault(part, []).append(i)
+    return list(clients.items())
 
 
 def _together(
@@ -148,35 +146,26 @@ def _kernel_calls(
     """Clients that are asked together, and where their rows come from."""
     if not clients:
         return
-    all_rows, workspace = cohort.rows_of(part, clients[0]), cohort.workspace
+    all_rows = cohort.rows_of(part, clients[0])
     positions = [all_rows.positions(cohort.index[i]) for i in clients]
 
     def place(member: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        rows = positions[member]
-        return numbers + rows.start if isinstance(rows, slice) else rows[numbers]
+        return pick_rows(positions[member], numbers)
 
-    def all_or(numbers: NDArray[np.int64] | None, client: int) -> NDArray[np.int64]:
-        return np.arange(cohort.size(client, part)) if numbers is None else numbers
-
-    chosen = [
-        [all_or(cohort.batch_numbers(i, part, batch_size, purpose), i)] for i in clients
-    ]
-    source = RowSource(
-        lambda rows: cast(
-            "Tensor", workspace.prepare(take(all_rows.inputs, rows))
-        ),  # no kernel takes a dict
-        lambda rows: all_rows.labels.index_select(
-            0, rows.to(all_rows.labels.device)
-        ).to(workspace.device),
-    )
-    kernel, per_row = cast("Batched", workspace.batched), row_size(all_rows.inputs)
+    # A single step of each client.
+    chosen = []
+    for i in clients:
+        numbers = cohort.batch_numbers(i, part, batch_size, purpose)
+        if numbers is None:
+            numbers = np.arange(cohort.size(i, part))
+        chosen.append([numbers])
+    source = cohort.source_of(all_rows)
+    kernel = cast("Batched", cohort.workspace.batched)
+    per_row = row_size(all_rows.inputs)
 
     def width(rows: int) -> int:
         return max(1, min(kernel.width(rows), NUMBERS // (rows * per_row)))
 
     for chunk in chunks(chosen, width, place, ROWS):
-        yield (
-            kernel,
-            chunk._replace(members=[clients[member] for member in chunk.members]),
-            source,
-        )
+        members = [clients[member] for member in chunk.members]
+        yield kernel, chunk._replace(members=members), source

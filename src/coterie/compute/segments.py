@@ -55,11 +55,10 @@ class Segments:
 
     def repeat(self, labels: Tensor) -> Segments:
         """Return whose the labels [rows, ...] are, one after the other."""
-        return (
-            Segments(self.place.repeat_interleave(labels[:1].numel()), self.count)
-            if labels.ndim > 1
-            else self
-        )
+        if labels.ndim == 1:
+            return self
+        per_row = labels[:1].numel()
+        return Segments(self.place.repeat_interleave(per_row), self.count)
 
     def divide(self, classes: Tensor, width: int) -> Segments:
         """Return the rows of each client by their class [rows], one of `width`; sums are [n * width]."""
@@ -67,14 +66,15 @@ class Segments:
 
     def ties(self, score: Tensor) -> tuple[Tensor, Tensor]:
         """Return to which group of equal scores each row belongs [rows], and of which client each group is, ascending."""
+        # By score, then by client: the second sort is stable, so that a client's scores stay in order.
         order = score.argsort(stable=True)
         order = order[self.place[order].argsort(stable=True)]
         scores, clients = score[order], self.place[order]
         begins_tie = torch.ones(len(order), dtype=torch.bool)
         begins_tie[1:] = (scores[1:] != scores[:-1]) | (clients[1:] != clients[:-1])
-        return torch.empty_like(order).scatter_(
-            0, order, begins_tie.cumsum(0) - 1
-        ), clients[begins_tie]
+        ties_in_order = begins_tie.cumsum(0) - 1
+        ties = torch.empty_like(order).scatter_(0, order, ties_in_order)
+        return ties, clients[begins_tie]
 
     def cumulate(self, values: Tensor) -> Tensor:
         """Add up whole numbers [rows] from the first row of each client on, float64 [rows]."""
@@ -86,12 +86,12 @@ class Segments:
 def pad_and_apply(function: Callable[..., Tensor], *values: Tensor) -> Tensor:
     """Apply a function number by number, so that what it gives for one does not depend on how many there are."""
     shape, count = values[0].shape, values[0].numel()
-    return function(*[pad(value.reshape(-1), (0, -count % LANES)) for value in values])[
-        :count
-    ].view(shape)
+    spare = -count % LANES
+    padded = [pad(value.reshape(-1), (0, spare)) for value in values]
+    return function(*padded)[:count].view(shape)
 
 
-def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
+def probabilities(kind: str, outputs: Tensor) -> Tensor:
     """Return class probabilities [rows, C, ...]; for one logit C = 2.
 
     Args:
@@ -103,18 +103,14 @@ def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
             [0.1192, 0.8808]])
     """
     if kind == "binary":
-        logit = (
-            outputs.squeeze(1)
-            if outputs.ndim > 1 and outputs.shape[1] == 1
-            else outputs
-        )
+        logit = outputs
+        if outputs.ndim > 1 and outputs.shape[1] == 1:
+            logit = outputs.squeeze(1)
         positive = pad_and_apply(torch.sigmoid, logit)
         return torch.stack([1 - positive, positive], dim=1)
-    return (
-        torch.sigmoid(outputs)
-        if kind == "multilabel"
-        else torch.softmax(outputs, dim=1)
-    )
+    if kind == "multilabel":
+        return torch.sigmoid(outputs)
+    return torch.softmax(outputs, dim=1)
 
 
 def count_hits(
@@ -125,24 +121,23 @@ def count_hits(
     cells, classes = segments.repeat(labels), labels.reshape(-1)
     counted = classes != IGNORED
     if not bool(counted.all()):
-        predicted, classes, cells = (
-            predicted[counted],
-            classes[counted],
-            Segments(cells.place[counted], segments.count),
-        )
+        predicted, classes = predicted[counted], classes[counted]
+        cells = Segments(cells.place[counted], segments.count)
     return (predicted == classes).double(), classes.long(), cells
 
 
 def areas(score: Tensor, positive: Tensor, segments: Segments) -> Tensor:
-    """Share of pairs of a positive and a negative row of a client that `score` [rows] puts in order, ties counted half."""
+    """Share of pairs of a positive and a negative row of a client that `score` [rows] puts in order, ties counted half.
+
+    By ranks (Mann and Whitney): with n1 positive rows of rank sum R and n0 others it is (R - n1 (n1 + 1) / 2) / (n1 n0).
+    """
     tie, client = segments.ties(score)
     counts = Segments(tie, len(client)).sum(torch.ones(len(tie)))
     last_ranks = Segments(client, segments.count).cumulate(counts)
-    ranks = (last_ranks - (counts - 1) / 2)[tie]
+    ranks = (last_ranks - (counts - 1) / 2)[tie]  # the mean rank of a tie
     n1 = segments.sum(positive)
-    return (segments.sum(ranks * positive) - n1 * (n1 + 1) / 2) / (
-        n1 * (segments.sizes - n1)
-    )
+    won_pairs = segments.sum(ranks * positive) - n1 * (n1 + 1) / 2
+    return won_pairs / (n1 * (segments.sizes - n1))
 
 
 # ---- chunks of clients
@@ -189,24 +184,21 @@ def chunks(
         place: (client, its row numbers) -> row numbers among all rows.
         filled: Batches are filled up to a multiple of so many rows, so that clients of unlike batches share a chunk.
     """
-    forms = [
-        (-(-max(map(len, batches)) // filled) * filled, len(batches) == 1)
-        for batches in chosen
-    ]
+    # The form of a client: rows of its batches, and whether it has a single step.
+    forms = []
+    for batches in chosen:
+        longest = max(map(len, batches))
+        forms.append((-(-longest // filled) * filled, len(batches) == 1))
     for form in sorted(set(forms)):
-        size, same_form = (
-            form[0],
-            [i for i, positions in enumerate(forms) if positions == form],
-        )
+        size, _ = form
+        same_form = [i for i, own_form in enumerate(forms) if own_form == form]
         same_form.sort(key=lambda i: -len(chosen[i]))
         # Of about equal width: a step of a narrow chunk costs nearly as many calls as one of a wide one.
-        count = -(-len(same_form) // width(size))
+        total = len(same_form)
+        count = -(-total // width(size))
         for number in range(count):
-            members = same_form[
-                len(same_form) * number // count : len(same_form)
-                * (number + 1)
-                // count
-            ]
+            first, last = total * number // count, total * (number + 1) // count
+            members = same_form[first:last]
             steps = [len(chosen[i]) for i in members]
             rows = np.empty((steps[0], len(members), size), dtype=np.int64)
             counts = np.zeros((steps[0], len(members)), dtype=np.int64)

@@ -53,19 +53,14 @@ class ServerStep:
         if self._is_short:
             return self._short_step(weights), None, self.moments
         # One target at a time: a product over all targets at once would round differently with their number.
-        rows = list(
+        targets = list(
             zip(self.x.unbind(), weights.unbind(), self.deltas.unbind(), strict=True)
         )
-        betas = self.betas
-        if betas is None:
-            return (
-                _stack([move(*row, self.lr, self.dim) for row in rows]),
-                None,
-                self.moments,
-            )
-        new_models, slopes, moments = zip(
-            *[self._adam(t, betas, *row) for t, row in enumerate(rows)], strict=True
-        )
+        if self.betas is None:
+            models = [move(*target, self.lr, self.dim) for target in targets]
+            return _stack(models), None, self.moments
+        steps = [self._adam(t, self.betas, *target) for t, target in enumerate(targets)]
+        new_models, slopes, moments = zip(*steps, strict=True)
         return torch.stack(new_models), torch.stack(slopes), torch.stack(moments)
 
     @property
@@ -107,6 +102,7 @@ class ServerStep:
         weights: Tensor,
         deltas: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        # The mean update takes the place of a gradient, which points the other way. Buffers follow it without Adam.
         mean = move(torch.zeros_like(x), weights, deltas, 1.0, self.dim)
         g = -mean[: self.dim]
         step = adam.step(
@@ -118,11 +114,8 @@ class ServerStep:
             eps=self.eps,
         )
         pulled = torch.cat([step.change, mean[self.dim :]])
-        return (
-            move(x, x.new_ones(1), pulled[None], 1.0, self.dim),
-            -step.slope,
-            step.moments,
-        )
+        new_model = move(x, x.new_ones(1), pulled[None], 1.0, self.dim)
+        return new_model, -step.slope, step.moments
 
     def slopes(
         self, gradient: Callable[[Tensor, int], Tensor]
@@ -132,30 +125,28 @@ class ServerStep:
 
         def slopes(weights: Tensor) -> Tensor:
             new_models, bend, _ = self.step(weights)
+            gradients = gradient(new_models, next(steps))
             if self._is_short:
-                return self._short_slopes(gradient(new_models, next(steps))).double()
+                return self._short_slopes(gradients).double()
             # One pass over the updates: as a sum of products this took most of a round's time.
-            rows = zip(
-                updates,
-                gradient(new_models, next(steps))[..., : self.dim].unbind(),
-                strict=True,
-            )
+            pairs = zip(updates, gradients[..., : self.dim].unbind(), strict=True)
             if bend is None:
-                return _stack(
-                    [self.lr * torch.mv(align(d), align(g)) for d, g in rows]
-                ).double()
-            return _stack(
-                [
+                by_target = [self.lr * torch.mv(align(d), align(g)) for d, g in pairs]
+            else:
+                by_target = [
                     torch.mv(align(d), align(b * g))
-                    for (d, g), b in zip(rows, bend, strict=True)
+                    for (d, g), b in zip(pairs, bend, strict=True)
                 ]
-            ).double()
+            return _stack(by_target).double()
 
         return slopes
 
 
-def _stack(values: list[Tensor], dim: int = 0) -> Tensor:
-    return torch.stack(values, dim) if len(values) > 1 else values[0].unsqueeze(dim)
+def _stack(values: list[Tensor]) -> Tensor:
+    """As `torch.stack`, without the copy of a single value."""
+    if len(values) == 1:
+        return values[0].unsqueeze(0)
+    return torch.stack(values)
 
 
 def descend(
@@ -172,4 +163,6 @@ def descend(
         return slope
 
     lowest = entropic_descent(slopes_and_gap, weights, **settings)
-    return lowest, gaps[0] if gaps else weights.new_zeros(len(weights))
+    if not gaps:
+        return lowest, weights.new_zeros(len(weights))
+    return lowest, gaps[0]

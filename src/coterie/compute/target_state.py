@@ -27,14 +27,15 @@ class State(NamedTuple):
 
     def only(self, span: slice) -> State:
         """The state of some of the targets."""
-        x = self.x[span] if len(self.x) > 1 else self.x
-        return State(
-            self.targets[span],
-            x,
-            self.weights[span],
-            self.moments[span],
-            self.taken[span],
-            *self[5:],
+        x = self.x
+        if len(x) > 1:
+            x = x[span]
+        return self._replace(
+            targets=self.targets[span],
+            x=x,
+            weights=self.weights[span],
+            moments=self.moments[span],
+            taken=self.taken[span],
         )
 
 
@@ -42,21 +43,23 @@ def join_rounds(rounds: list[tuple[State, Log]]) -> tuple[State, Log]:
     """Join the rounds of some targets each, states and logs by target. The list is emptied, so that no model is held twice."""
     if len(rounds) == 1:
         return rounds[0]
-    states, log = [state for state, _ in rounds], dict[str, dict[str, Any]]()
+    states = [state for state, _ in rounds]
+    log: dict[str, dict[str, Any]] = {}
     for _, part in rounds:
         for key, by_target in part.items():
             log.setdefault(key, {}).update(cast("dict[str, Any]", by_target))
     targets = tuple(name for state in states for name in state.targets)
-    weights, moments, taken = (
-        torch.cat(values) for values in list(zip(*states, strict=True))[2:5]
-    )
-    first_state = states[0]
+    weights = torch.cat([state.weights for state in states])
+    moments = torch.cat([state.moments for state in states])
+    taken = torch.cat([state.taken for state in states])
+    offsets, visited = states[0].offsets, states[0].visited
+    width = states[0].x.shape[1]
+    # Models are copied one group at a time, and each group is let go: `torch.cat` would hold all of them twice.
     rounds.clear()
-    x, low = first_state.x.new_empty(len(targets), first_state.x.shape[1]), 0
+    x, low = states[0].x.new_empty(len(targets), width), 0
     while states:
         models = states.pop(0).x
         x[low : low + len(models)] = models
         low += len(models)
-    return State(
-        targets, x, weights, moments, taken, first_state.offsets, first_state.visited
-    ), cast("Log", log)
+    joined = State(targets, x, weights, moments, taken, offsets, visited)
+    return joined, cast("Log", log)

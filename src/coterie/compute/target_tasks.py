@@ -119,15 +119,14 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
 
 
 def _parts(cohort: Cohort, rows: str) -> list[str]:
-    # Which rows speak for a target depends on what it has itself, not on who shares its process.
-    validates = [
-        rows in ("validation", "server") and cohort.has(i, "validation")
-        for i in range(len(cohort.names))
-    ]
-    return [
-        "fresh" if rows == "fresh" else "validation" if has_validation else "train"
-        for has_validation in validates
-    ]
+    """Which rows speak for each target: it depends on what it has itself, not on who shares its process."""
+    if rows == "fresh":
+        return ["fresh"] * len(cohort.names)
+    parts = ["train"] * len(cohort.names)
+    for i in range(len(parts)):
+        if rows in ("validation", "server") and cohort.has(i, "validation"):
+            parts[i] = "validation"
+    return parts
 
 
 def slopes_by_scores(
@@ -156,9 +155,8 @@ def slopes_by_scores(
         for i, (outputs, scores, labels) in enumerate(rows):
             w = weights[i].to(outputs.dtype).requires_grad_()
             with torch.enable_grad():
-                value = loss.rows(
-                    outputs + torch.tensordot(w, scores, 1), labels
-                ).mean()
+                moved_outputs = outputs + torch.tensordot(w, scores, 1)
+                value = loss.rows(moved_outputs, labels).mean()
             result[i] = torch.autograd.grad(value, w)[0]
         return result
 
@@ -169,15 +167,18 @@ def _scores(
     target: Cohort, x: Tensor, steps: Tensor, part: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs at x [rows, ...], what each step [m, d] adds to them [m, rows, ...], and the labels of a target's rows."""
-    outputs, origin = (
-        target.answers([0], model, part)[0] for model in (x, torch.zeros_like(x))
-    )
-    scores = torch.stack(
-        [target.answers([0], step, part)[0] - origin for step in steps]
-    )
-    mean_scores = target.answers([0], x + steps.mean(0), part)[0]
-    largest = max(1.0, float(mean_scores.abs().max()))
-    if float((mean_scores - outputs - scores.mean(0)).abs().max()) > BENT * largest:
+
+    def outputs_of(model: Tensor) -> Tensor:
+        outputs, _ = target.answers([0], model, part)
+        return outputs
+
+    outputs, origin = outputs_of(x), outputs_of(torch.zeros_like(x))
+    scores = torch.stack([outputs_of(step) - origin for step in steps])
+    # Linear or not is seen at the mean step, one forward pass.
+    moved_outputs = outputs_of(x + steps.mean(0))
+    largest = max(1.0, float(moved_outputs.abs().max()))
+    bend = (moved_outputs - outputs - scores.mean(0)).abs().max()
+    if float(bend) > BENT * largest:
         raise InputError(
             'MeritFed.oracle_steps = "scores" needs a model whose outputs are linear in what is trained, such as logistic, or one with '
             'all layers but the last frozen; take "one" or "all"'

@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -55,22 +55,18 @@ HEIGHTS = {1024: 1 << 15, 256: 1 << 18, 64: 1 << 18, 16: ELEMENTS}
 def _by_keyword(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    return (
-        ((), {**args[0], **kwargs})
-        if len(args) == 1 and isinstance(args[0], dict)
-        else (args, kwargs)
-    )
+    if len(args) == 1 and isinstance(args[0], dict):
+        return (), {**args[0], **kwargs}
+    return args, kwargs
 
 
 def _logits(result: Any) -> Any:
     """Return what a model means as its outputs: a tensor, or what an object or a dict calls `logits`."""
     if isinstance(result, Tensor):
         return result
-    return (
-        result.get("logits")
-        if isinstance(result, Mapping)
-        else getattr(result, "logits", None)
-    )
+    if isinstance(result, Mapping):
+        return result.get("logits")
+    return getattr(result, "logits", None)
 
 
 def _is_steady(batched: Batched) -> bool:
@@ -82,9 +78,9 @@ def _is_steady(batched: Batched) -> bool:
             probe.device,
             torch.get_num_threads(),
         )
-        if not (
-            _STEADY[key] if key in _STEADY else _STEADY.setdefault(key, probe.steady())
-        ):
+        if key not in _STEADY:
+            _STEADY[key] = probe.steady()
+        if not _STEADY[key]:
             return False
     return True
 
@@ -144,11 +140,12 @@ class Workspace:
         self._two_rows = example.train.select(slice(0, 2))
         self._probe(loss, example)
         # A kernel makes its products in the type of the model: in bf16 it would not do what was asked.
-        may_batch = kernel == "auto" and not self._in_bf16
-        known = self._recognise(example) if may_batch else None
+        known: Batched | None = None
+        if kernel == "auto" and not self._in_bf16:
+            known = self._recognise(example)
         # One client at a time needs no company, so the sum over its rows is taken on every machine.
         self._of_rows = known
-        self.batched = None
+        self.batched: Batched | None = None
         if known is not None and self._is_used(known):
             self.batched = known
 
@@ -166,8 +163,10 @@ class Workspace:
         layers = recognise(self.model, self.layout, inputs)
         if layers is None:
             return None
+        kind: Kind = self.loss.kind
         # Several labels of a row are as many outputs with a binary cross-entropy each.
-        kind: Kind = "binary" if self.loss.kind == "multilabel" else self.loss.kind
+        if kind == "multilabel":
+            kind = "binary"
         return Batched(layers, kind, self.layout, self.device)
 
     def _is_used(self, batched: Batched) -> bool:
@@ -212,24 +211,21 @@ class Workspace:
         if self.loss.kind == "classes" and outputs.ndim > 1:
             self._logits = self.loss.align_classes(outputs).shape[1]
         self._check_loss(outputs, labels, example.name)
-        one_each = two_rows.labels.ndim == 1 and not two_rows.labels.is_floating_point()
-        self.classes = (
-            2
-            if self.loss.kind == "binary"
-            else outputs.shape[1]
-            if outputs.ndim > 1 and one_each
-            else 0
-        )
-        # Convolutions with a kernel per row took eight times as long on a CPU as one row after the other (ResNet8, 16 rows).
+        # Of one logit 2, and as many as outputs where each row has one class; else 0.
+        self.classes = 0
+        has_class = two_rows.labels.ndim == 1
+        has_class = has_class and not two_rows.labels.is_floating_point()
+        if self.loss.kind == "binary":
+            self.classes = 2
+        elif outputs.ndim > 1 and has_class:
+            self.classes = outputs.shape[1]
         convolves = any(
             isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules()
         )
-        self.vectorised = not (convolves and self.device.type == "cpu")
-        self.channels_last = (
-            convolves
-            and self.device.type == "cpu"
-            and self._takes_channels_last(inputs)
-        )
+        convolves_on_cpu = convolves and self.device.type == "cpu"
+        # Convolutions with a kernel per row took eight times as long on a CPU as one row after the other (ResNet8, 16 rows).
+        self.vectorised = not convolves_on_cpu
+        self.channels_last = convolves_on_cpu and self._takes_channels_last(inputs)
         self.unused = self._has_unused_parameters(inputs, labels)
         norms = [
             m
@@ -250,21 +246,20 @@ class Workspace:
     def _refuse_probabilities(self, example: Client) -> None:
         """Raise `InputError` if the model ends in a sigmoid or a softmax, which the loss would apply once more."""
         inputs = self.prepare(example.train.select(slice(0, 8)).read())
-        tensors = inputs.values() if isinstance(inputs, dict) else [inputs]
-        scales = (
-            (1, 1000, -1000)
-            if all(value.is_floating_point() for value in tensors)
-            else (1,)
-        )
-        layer = self.model
-        while isinstance(layer, nn.Sequential) and len(layer):
-            layer = layer[-1]
+        # Logits of large inputs leave [0, 1]; numbers of words cannot be scaled.
+        tensors = tensors_by_name(inputs).values()
+        scales: tuple[int, ...] = (1,)
+        if all(value.is_floating_point() for value in tensors):
+            scales = (1, 1000, -1000)
+        outputs = []
         with self.noise():
-            outputs = [
-                self.loss.align_classes(self.model(_scale(inputs, scale)))
-                for scale in scales
-            ]
-        if isinstance(layer, nn.Sigmoid | nn.Softmax) or are_probabilities(
+            for scale in scales:
+                scaled = each_tensor(partial(torch.mul, other=scale), inputs)
+                outputs.append(self.loss.align_classes(self.model(scaled)))
+        last_layer = self.model
+        while isinstance(last_layer, nn.Sequential) and len(last_layer):
+            last_layer = last_layer[-1]
+        if isinstance(last_layer, nn.Sigmoid | nn.Softmax) or are_probabilities(
             self.loss.kind, outputs
         ):
             raise InputError(
@@ -277,15 +272,13 @@ class Workspace:
         with self.noise(), torch.enable_grad():
             value = self.loss.mean(self.model(inputs), labels)
         try:
-            return any(
-                g is None
-                for g in torch.autograd.grad(value, self.parameters, allow_unused=True)
-            )
+            gradients = torch.autograd.grad(value, self.parameters, allow_unused=True)
         except RuntimeError as error:
             raise InputError(
                 f"no gradient of the loss can be computed: {plain(str(error), 120)}; look for detach(), no_grad() and changes in "
                 "place in forward, and for inference_mode() around the call"
             ) from error
+        return any(gradient is None for gradient in gradients)
 
     @torch.no_grad()
     def _draws(self, inputs: Inputs) -> bool:
@@ -313,21 +306,15 @@ class Workspace:
 
     def _first_outputs(self, inputs: Inputs, name: str) -> Tensor:
         """The outputs of a first forward pass; from then on the model takes dicts by keyword and gives one tensor, if need be."""
-        shape = (
-            {k: tuple(v.shape) for k, v in inputs.items()}
-            if isinstance(inputs, dict)
-            else tuple(inputs.shape)
-        )
+        shape = each_tensor(lambda value: tuple(value.shape), inputs)
         self.model.eval()
         try:
             with torch.no_grad():
                 outputs = self._forward(inputs)
         except Exception as error:
-            why = (
-                f"{error}; give inputs as floats: x.float()"
-                if "Long and Float" in str(error)
-                else error
-            )
+            why = str(error)
+            if "Long and Float" in why:
+                why = f"{why}; give inputs as floats: x.float()"
             raise InputError(
                 f"the model cannot take inputs of shape {shape} of client {name!r}: {why}"
             ) from error
@@ -390,9 +377,11 @@ class Workspace:
             return
         unfit = labels[self._unfit(labels)]
         if len(unfit):
-            begin = "0 to" if self._logits > 2 else "0 and"
+            classes = "0 and 1"
+            if self._logits > 2:
+                classes = f"0 to {self._logits - 1}"
             raise InputError(
-                f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {begin} {self._logits - 1}; "
+                f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {classes}; "
                 "number the classes 0, 1, 2, ... or give the model more outputs"
             )
 
@@ -400,8 +389,9 @@ class Workspace:
         if self.loss.kind == "classes":
             unknown = (labels < 0) | (labels >= self._logits)
             # Of rows with one label each nothing is ignored unless a module says it.
-            ignores = labels.ndim > 1 or self.loss.own is not None
-            return unknown & (labels != self.loss.ignored) if ignores else unknown
+            if labels.ndim > 1 or self.loss.own is not None:
+                unknown &= labels != self.loss.ignored
+            return unknown
         if self.loss.own is not None and labels.is_floating_point():
             return (labels < 0) | (labels > 1)  # risks
         return (labels != 0) & (labels != 1)
@@ -416,8 +406,11 @@ class Workspace:
     def training(self) -> Iterator[None]:
         """Let the model train, and leave it afterwards as it was."""
         self.train(True)
+        noise: AbstractContextManager[None] = nullcontext()
+        if self.random:
+            noise = self.noise()
         try:
-            with self.noise() if self.random else nullcontext():
+            with noise:
                 yield
         finally:
             self.model.eval()
@@ -439,8 +432,10 @@ class Workspace:
 
     @property
     def smallest_batch(self) -> int:
-        """Rows that a training step needs."""
-        return 2 if self.batch_norm else 1
+        """Rows that a training step needs: batch norm divides by the spread of a batch, which one row has not."""
+        if self.batch_norm:
+            return 2
+        return 1
 
     def prepare(self, inputs: Inputs) -> Inputs:
         """Rows as the model takes them: on the device, uint8 images scaled to [0, 1], floats in the model's dtype."""
@@ -449,24 +444,25 @@ class Workspace:
         return self._prepare(inputs)
 
     def _prepare(self, value: Tensor) -> Tensor:
-        value = value.to(
-            self.device, self.layout.dtype if value.is_floating_point() else value.dtype
-        )
+        dtype = value.dtype
+        if value.is_floating_point():
+            dtype = self.layout.dtype
+        value = value.to(self.device, dtype)
         if self.channels_last and value.ndim == 4:
             value = value.contiguous(memory_format=torch.channels_last)
         if value.dtype == torch.uint8:
             return value.to(self.layout.dtype).div_(255)
-        return (
-            value if fits_alignment(value) else value.clone()
-        )  # not contiguous: a memory format is kept
+        # Not `align`, which makes rows contiguous: a memory format is kept.
+        if not fits_alignment(value):
+            value = value.clone()
+        return value
 
     def answer(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs [rows, ...] and losses [rows] of the loaded model, which evaluates."""
         if self.model.training:
             self.train(False)
-        outputs = self.model(
-            inputs
-        ).detach()  # a model whose output is its parameter would give that parameter
+        # A model whose output is its parameter would give that parameter.
+        outputs = self.model(inputs).detach()
         return outputs, self.loss.rows(outputs, labels)
 
     @cached_property
@@ -475,17 +471,14 @@ class Workspace:
 
         In blocks of all these heights what the model says of a row has the same bits, whatever rows lie beside it.
         """
-        two_rows, modules = (
-            self._two_rows,
-            {type(module).__module__ for module in self.model.modules()},
-        )
-        if self.loss.own is not None or not all(
-            name.startswith(("torch.nn.", "coterie.")) for name in modules
-        ):
+        # A user's own module or loss may do what its name does not say: its answer is not kept for others.
+        modules = {type(module).__module__ for module in self.model.modules()}
+        known = all(name.startswith(("torch.nn.", "coterie.")) for name in modules)
+        if self.loss.own is not None or not known:
             return self._steady_heights()
+        inputs = tensors_by_name(self._two_rows.read()).values()
         forms = [
-            (v.shape[1:], v.dtype)
-            for v in (*tensors_by_name(two_rows.read()).values(), two_rows.labels)
+            (value.shape[1:], value.dtype) for value in (*inputs, self._two_rows.labels)
         ]
         key = (
             repr(self.model),
@@ -501,64 +494,61 @@ class Workspace:
 
     @torch.no_grad()
     def _steady_heights(self) -> tuple[int, ...]:
+        """Find `heights` by trial: four blocks of the least height, each by itself, filled up, and within larger blocks."""
+        row_numbers = row_size(self._two_rows.inputs)
         possible = [
-            h
-            for h, most in HEIGHTS.items()
-            if h * row_size(self._two_rows.inputs) <= most
+            height
+            for height, most_numbers in HEIGHTS.items()
+            if height * row_numbers <= most_numbers
         ]
         if self.always_random or not possible:
             return ()
         units, block_rows = 4, possible[-1]
         draw, start = torch.Generator().manual_seed(0), self.x.clone()
-        self.x.add_(
-            torch.randn(self.x.shape, generator=draw).to(self.x), alpha=0.1
-        )  # zeros have no bits to differ
+        # A model of zeros, and equal rows, would have no bits to differ.
+        self.x.add_(torch.randn(self.x.shape, generator=draw).to(self.x), alpha=0.1)
         index = torch.arange(units * block_rows) % len(self._two_rows)
-        inputs = dict(
-            tensors_by_name(
-                take(self.prepare(self._two_rows.read()), index.to(self.device))
-            )
-        )
-        for key, value in inputs.items():
-            if value.is_floating_point():
-                inputs[key] = value * (
-                    torch.rand(value.shape, generator=draw) / 2 + 0.5
-                ).to(value)
+
+        def vary(value: Tensor) -> Tensor:
+            if not value.is_floating_point():
+                return value
+            factors = torch.rand(value.shape, generator=draw) / 2 + 0.5
+            return value * factors.to(value)
+
+        prepared = self.prepare(self._two_rows.read())
+        inputs = each_tensor(vary, take(prepared, index.to(self.device)))
         labels = self._two_rows.labels[index].to(self.device)
 
         def answers(rows_at: Tensor) -> tuple[Tensor, Tensor]:
             rows = rows_at.to(self.device)
-            chosen = {key: self._prepare(value[rows]) for key, value in inputs.items()}
-            return self.answer(
-                chosen if isinstance(self._two_rows.read(), dict) else chosen["inputs"],
-                labels[rows],
-            )
+            chosen = each_tensor(lambda value: self._prepare(value[rows]), inputs)
+            return self.answer(chosen, labels[rows])
 
         try:
             places = torch.arange(len(index)).view(units, block_rows)
-            singly = [
-                torch.cat(column) for column in zip(*map(answers, places), strict=True)
-            ]
+            by_block = [answers(block) for block in places]
+            expected_outputs = torch.cat([outputs for outputs, _ in by_block])
+            expected_losses = torch.cat([losses for _, losses in by_block])
 
-            def are_steady(form: Tensor, count: int) -> bool:
-                pairs = zip(answers(form), singly, strict=True)
-                return all(
-                    torch.equal(answer[:count], expected[form][:count])
-                    for answer, expected in pairs
-                )
+            def are_steady(rows_at: Tensor, count: int) -> bool:
+                outputs, losses = answers(rows_at)
+                rows_at = rows_at[:count]
+                return torch.equal(
+                    outputs[:count], expected_outputs[rows_at]
+                ) and torch.equal(losses[:count], expected_losses[rows_at])
 
+            # A client's first row fills up what its rows leave of a block.
             half = block_rows // 2
-            filled = places[0] * (
-                places[0] < half
-            )  # as its first row fills up what a client's rows leave
+            filled = places[0] * (places[0] < half)
             if not are_steady(filled, half):
                 return ()
             turned = places.roll(1, 0).view(-1)
-            return tuple(
-                h
-                for h in possible
-                if h == block_rows or are_steady(turned.repeat(h // len(index)), h)
-            )
+            heights = []
+            for height in possible:
+                repeated = turned.repeat(height // len(index))
+                if height == block_rows or are_steady(repeated, height):
+                    heights.append(height)
+            return tuple(heights)
         except Exception:  # these are not rows that the model was made for
             return ()
         finally:
@@ -668,24 +658,19 @@ class Workspace:
         named = dict(self.model.named_parameters())
         names = [name for name, _ in self.layout.parameters]
 
-        def value(parameters: dict[str, Tensor], row: Inputs, label: Tensor) -> Tensor:
-            batch = (
-                {k: v[None] for k, v in row.items()}
-                if isinstance(row, dict)
-                else row[None]
-            )
-            return self.loss.rows(
-                torch.func.functional_call(self.model, parameters, (batch,)),
-                label[None],
-            ).sum()
+        def loss_of_row(
+            parameters: dict[str, Tensor], row: Inputs, label: Tensor
+        ) -> Tensor:
+            batch = each_tensor(lambda value: value[None], row)
+            outputs = torch.func.functional_call(self.model, parameters, (batch,))
+            return self.loss.rows(outputs, label[None]).sum()
 
         parameters = {name: named[name].detach() for name in names}
-        gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(
-            parameters, inputs, labels
-        )
-        return torch.cat(
-            [gradients[name].reshape(len(labels), -1) for name in names], dim=1
-        )
+        # The same parameters for all rows; rows and labels along their first dimension.
+        of_rows = torch.func.vmap(torch.func.grad(loss_of_row), in_dims=(None, 0, 0))
+        gradients = of_rows(parameters, inputs, labels)
+        flat = [gradients[name].reshape(len(labels), -1) for name in names]
+        return torch.cat(flat, dim=1)
 
     def descend(
         self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0
@@ -693,13 +678,13 @@ class Workspace:
         """One step of plain SGD in place; without the copy into one gradient vector, which costs a tenth of a small model's step."""
         for view, grad in zip(self.views, self.gradients(inputs, labels), strict=True):
             # Not `grad.add_`: autograd may give two parameters the same tensor.
-            view.sub_(grad.add(view, alpha=decay) if decay else grad, alpha=lr)
+            if decay:
+                grad = grad.add(view, alpha=decay)
+            view.sub_(grad, alpha=lr)
 
 
-def _scale(inputs: Inputs, scale: int) -> Inputs:
-    """Inputs times a number."""
-    return (
-        {key: value * scale for key, value in inputs.items()}
-        if isinstance(inputs, dict)
-        else inputs * scale
-    )
+def each_tensor(change: Callable[[Tensor], Any], inputs: Inputs) -> Any:
+    """Return `change` of the inputs, or of each of their tensors by name, where a row has several."""
+    if isinstance(inputs, dict):
+        return {name: change(value) for name, value in inputs.items()}
+    return change(inputs)

@@ -26,6 +26,7 @@ from coterie.config.registry import (
 )
 from coterie.config.run import Attackers, ModelTable, ReportTable, RunTable
 from coterie.config.schema import Option, explanations, options_of
+from coterie.config.secure import SecureSums
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
     "data": (Tables,),
@@ -37,6 +38,7 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
     "attack": (ATTACKS, Attackers),
     "report": (ReportTable,),
     "privacy": (Privacy,),
+    "secure": (SecureSums,),
 }
 """Declarations of the keys of each table: classes, and registries for tables with a `name`."""
 

@@ -24,6 +24,7 @@ from coterie.config.rules import (
     optional,
 )
 from coterie.config.schema import Flag, InFiles, options, wire_type
+from coterie.config.secure import SecureSums
 
 if TYPE_CHECKING:
     from coterie.base.clients import Clients
@@ -195,6 +196,9 @@ def _are_names(names: tuple[str, ...]) -> bool:
     return all(map(str.isidentifier, names)) and len(set(names)) == len(names)
 
 
+_SECURE = Rule(lambda v: isinstance(v, SecureSums), "SecureSums(...)")
+
+
 @options
 class RunSettings:
     """Settings of a run.
@@ -214,6 +218,7 @@ class RunSettings:
             and `mandatory_rounds` (`Appeal`); None: not looked at.
         contribution: measure what each client's update adds to each target: a table of `every`, `estimator` and `game`
             (`Contribution`); None: not measured.
+        secure: sum updates behind masks (`SecureSums`); None: the server sees them. In files it is the table [secure].
         save_every: rounds between checkpoints, where runs are saved; the last round is always saved. None: every round at sites, and
             on one machine as often as half a second of work at most is lost. A resumed run repeats what came after the last
             checkpoint, with the same numbers.
@@ -255,6 +260,7 @@ class RunSettings:
     max_norm: Annotated[float, POSITIVE] = 100.0
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     contribution: Annotated[Contribution | None, optional(_CONTRIBUTION)] = None
+    secure: Annotated[SecureSums | None, optional(_SECURE), InFiles(said=False)] = None
     save_every: Annotated[int | None, optional(SIZE, "by the clock")] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     freeze: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()

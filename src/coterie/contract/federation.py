@@ -14,10 +14,12 @@ from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.names import Names
 from coterie.base.vector import Layout
 from coterie.config.rules import is_number
+from coterie.config.secure import SecureSums
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Exchange, Need, QuorumError, Session
 from coterie.contract.filters import Filter
 from coterie.contract.replies import Average, Replies
+from coterie.contract.secure_exchange import SecureExchange
 from coterie.contract.task import Task
 from coterie.contract.wire import Ask, Context, PerClient
 
@@ -44,6 +46,7 @@ class Federation:
         label: label of the method, which names the random streams of filters and attacks.
         observer: called with the task, payload and replies of each ask; None: nothing looks on. Averages then hold all replies.
         is_evaluated: says of a round's number whether models are evaluated after it.
+        secure: how vectors are summed behind masks; None: they come as they are.
 
     >>> import coterie as ct
     >>> import torch
@@ -70,6 +73,7 @@ class Federation:
         None
     )
     is_evaluated: Callable[[int], bool] = lambda number: True
+    secure: SecureSums | None = None
 
     @property
     def everyone(self) -> Names:
@@ -256,7 +260,7 @@ class Federation:
             counted=self.session.rounds_of(names),
             filters=self.filters,
         )
-        return Exchange(
+        exchange = Exchange(
             engine=self.engine,
             session=self.session,
             strict_wire=self.strict_wire,
@@ -266,6 +270,9 @@ class Federation:
             need=need,
             observer=self.observer,
         )
+        if self.secure is None:
+            return exchange
+        return SecureExchange(**vars(exchange), secure=self.secure)
 
     def _check_names(self, names: tuple[str, ...]) -> None:
         if len(set(names)) < len(names):

@@ -175,6 +175,7 @@ class Method(ABC, Generic[S]):
         needs: what a round needs of clients' updates at once: "sum", each is added as it comes (`federation.average`);
             "coordinates", each over all clients; "pairs" of them; or "all".
         keeps: model vectors that each client keeps from round to round.
+        newcomers: True if clients may join in a later round: one that has not taken part changes nothing for the others.
         packages: installed packages beside torch and NumPy that compute numbers of the method; a resumed run compares their versions.
 
     >>> import coterie as ct
@@ -195,6 +196,7 @@ class Method(ABC, Generic[S]):
 
     needs = "all"
     keeps = 0
+    newcomers = False
     packages: ClassVar[Sequence[str]] = ()
 
     @abstractmethod

@@ -59,6 +59,14 @@ class Form(NamedTuple):
     of_model: bool = True
 
 
+def is_exact_fact(form: Form | None) -> bool:
+    """Return True for a field that says how many rows there are, yes or no, or always the same."""
+    if form is None:
+        return False
+    constant = isinstance(form.within, tuple) and bool(form.within[0] == form.within[1])
+    return form.facts or form.dtype is torch.bool or constant
+
+
 Dimension = str | int | tuple[str | int, ...]
 
 

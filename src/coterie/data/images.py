@@ -123,11 +123,9 @@ def _reader(files: list[Path], size: int | None, mode: str) -> Read:
                     f"{arrays[0].shape[0]} x {arrays[0].shape[1]}; give size=... to make all alike"
                 )
         stacked = torch.from_numpy(np.stack(arrays))
-        if (
-            stacked.ndim == 4
-        ):  # Pillow has the colours last, torch before height and width
-            stacked = stacked.movedim(-1, 1).contiguous()
-        return stacked
+        if stacked.ndim < 4:
+            return stacked
+        return stacked.movedim(-1, 1).contiguous()
 
     return read
 

@@ -227,7 +227,8 @@ def with_task(clients: Clients, task: str | None) -> Clients:
         )
     floats = clients.train.labels.is_floating_point()
     if task is None:
-        if floats and not clients.multi_hot and _all_labels(clients, _is_0_or_1):
+        is_open = floats and not clients.multi_hot and _all_labels(clients, _is_0_or_1)
+        if is_open:
             return clients.with_open_task()
         return clients
     if floats != (task == "classification"):

@@ -37,6 +37,8 @@ class GaussianNoise(Filter):
     Attributes:
         sigma: standard deviation of the noise in each parameter, > 0.
         secret: whether sites draw it under keys of their own. In one process nothing changes: there is nobody to hide it from.
+        metric_noise: beside secret noise, deviation of that of each loss, metric and difference that a site tells, in units of what
+            one row can move it.
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.randn(9, 400), torch.ones(9)) for _ in range(2)], task="regression")
@@ -52,6 +54,7 @@ class GaussianNoise(Filter):
 
     sigma: Annotated[float, POSITIVE] = 1.0
     secret: bool = False
+    metric_noise: Annotated[float, POSITIVE] = 1.0
 
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
         """Rows [n, ..., d] with the noise of each client's own stream."""

@@ -90,20 +90,29 @@ def with_whom(results: Results, method: str, client: str) -> str:
 
 def _is_apart(results: Results, method: str, client: str) -> bool:
     """Return True if the weight u of a client is small in most of the models of the folds."""
+    weights = _weights_of_folds(results, method).get(client, [])
+    return bool(weights) and float(np.mean(np.array(weights) < APART)) >= MOST_MODELS
+
+
+@cache_answers
+def _weights_of_folds(results: Results, method: str) -> dict[str, list[float]]:
+    """The last weight u of each client in each of the models of the folds."""
     history = results.history
-    if client not in history.clients or ("", "u") not in history.series:
-        return False
-    place = history.clients.index(client)
+    found: dict[str, list[float]] = {}
+    if ("", "u") not in history.series:
+        return found
     series = history.series.index(("", "u"))
-    last = []
     for run, (label, _, fold) in enumerate(history.runs):
         if label != method or fold == ALL:
             continue
         numbers = history.numbers(run)
-        values = numbers.value[(numbers.client == place) & (numbers.series == series)]
-        if len(values):
-            last.append(values[-1])
-    return bool(last) and float(np.mean(np.array(last) < APART)) >= MOST_MODELS
+        is_weight = numbers.series == series
+        clients, values = numbers.client[is_weight], numbers.value[is_weight]
+        # Numbers lie by round, so that of each client the last one stays.
+        last = dict(zip(clients.tolist(), values.tolist(), strict=True))
+        for place, value in last.items():
+            found.setdefault(history.clients[place], []).append(value)
+    return found
 
 
 class _OwnModels(NamedTuple):

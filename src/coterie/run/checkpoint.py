@@ -149,7 +149,7 @@ class RoundFiles:
         remove_leftovers(self._path.parent)
         require_format(saved.meta, self._path)
         number = saved.meta["round"]
-        self._record_hash = self._provenance.compare(f"round {number}")
+        self._record_hash = self._provenance.compare(f"round {number}", number)
         if saved.meta["provenance"] != self._record_hash:
             raise InputError(
                 f"{self._path} belongs to another run than {self._provenance.path.name} beside it; restore the folder from a copy, or "

@@ -350,7 +350,9 @@ def _bytecode(code: types.CodeType) -> Any:
 
 def _file_of(module: Any) -> Path | None:
     file = getattr(module, "__file__", None)
-    return Path(file).resolve() if file else None
+    if not file:
+        return None
+    return Path(file).resolve()
 
 
 @functools.cache

@@ -218,7 +218,9 @@ class Contributions:
         self, key: str, start: Tensor, end: Tensor, log: Log, dim: int
     ) -> tuple[_Step, tuple[str, ...]]:
         logged = log.get("weights", {})
-        by_client = logged.get(key, logged) if isinstance(logged, Mapping) else {}
+        by_client = {}
+        if isinstance(logged, Mapping):
+            by_client = logged.get(key, logged)
         if any(isinstance(weight, Mapping) for weight in by_client.values()):
             by_client = {}  # they are weights by target, and this is none of the targets
         change = (end - start)[:dim].double()
@@ -236,7 +238,9 @@ class Contributions:
                 sums = moved[:dim].double()
                 # The learning rate of the server that explains the change best.
                 length = float(sums @ sums)
-                lr = float(change @ sums) / length if length > 0 else 0.0
+                lr = 0.0
+                if length > 0:
+                    lr = float(change @ sums) / length
                 if float((change - lr * sums).norm()) <= tolerated:
                     renormalised = self.settings.game == "renormalised"
                     step = _Step(start, weights, deltas, lr, dim, renormalised)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.metric_names import DEFAULT_METRICS, OF_HAZARDS
+from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS
 from coterie.base.modules import load_object
 from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
@@ -76,7 +76,7 @@ class Divergence:
             initial = self._before
             if not self._told and mean > GROWN * initial > 0:
                 self._told = True
-                words = "training" if split == "train" else split
+                words = split.replace("train", "training")
                 largest, worst = max(losses)
                 sentence = (
                     f"round {number}: training diverges: the mean loss on {words} rows is {mean / initial:.3g} times that before "
@@ -212,7 +212,9 @@ class Evaluator:
                 return None
         for split in self._looked_at:
             names = self._names(models, split, self._sample)
-            told = values[split].metrics.clients if split in values else ()
+            told: Sequence[str] = ()
+            if split in values:
+                told = values[split].metrics.clients
             if [*told] != names:
                 return None
         return _date(values, number)
@@ -222,7 +224,9 @@ class Evaluator:
     ) -> list[str]:
         """The clients, of all or of some, that have a model and rows of this split."""
         sizes = self._engine.sizes(split)
-        candidates = sizes if only is None else only
+        candidates: Iterable[str] = sizes
+        if only is not None:
+            candidates = only
         names = [name for name in candidates if sizes[name]]
         if "*" in models:
             return names
@@ -258,7 +262,7 @@ class Evaluator:
             metrics_told = replies.defined.cpu()
             loss_told = torch.ones_like(loss, dtype=torch.bool)
             if not self._engine.simulated:
-                # Sites that hide rows in training tell neither a loss nor a metric.
+                # Sites that hide rows tell a loss only where [privacy] tell names it, and never one of 0.
                 loss_told = (loss != 0) | metrics_told.any(dim=1, keepdim=True)
             defined = torch.cat([loss_told, metrics_told], dim=1)
             table = ClientMetrics(
@@ -389,7 +393,7 @@ def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
         metric, (name,) = functions.get(entry, entry), short_names([entry])
         if callable(metric) and not (name in METRICS and METRICS[name] is metric):
             METRICS.add(name, _with_kind(metric))
-        names.append(entry if isinstance(entry, str) else entry.__name__)
+        names.append(getattr(entry, "__name__", entry))
     return tuple(names)
 
 
@@ -441,7 +445,7 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     if clients.form.kind == "hazards":
         return OF_HAZARDS
     if clients.form.kind == "count":
-        return ("poisson_deviance",)
+        return OF_COUNTS
     if label.get("count"):
         return ("poisson_deviance",)
     if label.get("kind") == "number" and len(label.get("values", ())) > 2:
@@ -449,9 +453,10 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     if labels.is_floating_point() or labels.ndim > 1 or int(labels.max()) != 1:
         return ()
     cases = int((labels == 1).sum())
-    return (
-        ("auprc",) if 0 < min(cases, len(labels) - cases) < RARE * len(labels) else ()
-    )
+    rarer = min(cases, len(labels) - cases)
+    if 0 < rarer < RARE * len(labels):
+        return ("auprc",)
+    return ()
 
 
 def with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:

@@ -30,10 +30,12 @@ from coterie.config.registry import (
 from coterie.config.rules import check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
 from coterie.config.schema import build, options_of, plain, spell
+from coterie.config.secure import SecureSums
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Method, filters_of
 from coterie.run.callbacks import Callback
+from coterie.run.evaluation import is_evaluated
 from coterie.run.files import ALL, own_objects
 from coterie.run.method_tables import (
     apply,
@@ -45,6 +47,7 @@ from coterie.run.method_tables import (
     unset_local,
 )
 from coterie.run.private_methods import check_rows_hidden, hide_rows, spent_by
+from coterie.run.secure_methods import check_sums_alone
 
 TABLES = (
     "data",
@@ -59,6 +62,7 @@ TABLES = (
     "run",
     "report",
     "privacy",
+    "secure",
     "tune",
 )
 
@@ -144,7 +148,10 @@ class Experiment:
             model=dict(tables.get("model", {"name": MODELS.default})),
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where, objects) for e in entries),
-            run=_run(tables.get("run", {}), f"{where}, [run]", objects),
+            run=replace(
+                _run(tables.get("run", {}), f"{where}, [run]", objects),
+                secure=_secure(tables.get("secure"), f"{where}, [secure]"),
+            ),
             report=build(
                 ReportTable,
                 tables.get("report", {}),
@@ -185,6 +192,8 @@ class Experiment:
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters_of(method, experiment.filters)
+            if experiment.run.secure is not None:
+                check_sums_alone(method, f"{where}, method {entry.label!r}")
             local = getattr(method, "local", None)
             if isinstance(local, LocalSGD) and local.private is not None:
                 check_rows_hidden(method, entry.label, where)
@@ -215,6 +224,7 @@ class Experiment:
             "engine": self._table_of(ENGINES, self.engine),
             "report": spell(self.report),
             "privacy": spell(self.privacy) if self.privacy else {},
+            "secure": spell(self.run.secure) if self.run.secure else {},
             "tune": self.tune,
             "attack": self._attack_table(),
             "filters": [self._table_of(FILTERS, value) for value in self.filters],
@@ -261,7 +271,9 @@ class Experiment:
         return table
 
     def _attack_table(self) -> dict[str, Any]:
-        return {} if self.attack is None else self._table_of(ATTACKS, self.attack)
+        if self.attack is None:
+            return {}
+        return self._table_of(ATTACKS, self.attack)
 
     def build_method(self, entry: MethodEntry) -> Any:
         """The method of an entry, with [local] below its own local settings."""
@@ -279,7 +291,20 @@ class Experiment:
         if self.privacy is None or method.is_reference:
             return method
         where = f"{self.where}, method {entry.label!r}"
-        return hide_rows(method, self.privacy, self.run.rounds, where)
+        return hide_rows(
+            method, self.privacy, self.run.rounds, where, self.told_numbers
+        )
+
+    @property
+    def told_numbers(self) -> int:
+        """Numbers about a row that sites tell of the evaluations of one training, under [privacy]."""
+        if self.privacy is None:
+            return 0
+        rounds, every = self.run.rounds, self.run.every(self.run.rounds)
+        evaluated = sum(
+            is_evaluated(rounds, every, number) for number in range(rounds + 1)
+        )
+        return evaluated * len(self.privacy.tell)
 
     def _local_of(self, entry: MethodEntry) -> dict[str, LocalSGD]:
         """The local training of an entry by the name of its parameter; empty for a method that takes none."""
@@ -354,9 +379,14 @@ class Experiment:
         for entry in self.methods:
             method = self.build_method(entry)
             if not method.is_reference:
-                epsilon = spent_by(method.local, privacy.delta, self.run.rounds)
+                epsilon = spent_by(
+                    method.local, privacy.delta, self.run.rounds, self.told_numbers
+                )
                 spent.append(f"{epsilon:.3g} for {entry.label}")
-        scaling = "" if self.data.get("bounds") else "scaling of columns, "
+        # With bounds columns are scaled by them, and no row decides.
+        scaling = ""
+        if not self.data.get("bounds"):
+            scaling = "scaling of columns, "
         return (
             f"rows are hidden in training by noise: epsilon {', '.join(spent)}, at delta {privacy.delta:g}, for one training; on one "
             "machine seeds and folds repeat the experiment and release nothing, at sites each training tells again, and losses stay "
@@ -374,12 +404,15 @@ class Experiment:
     def folds(self) -> int:
         """Number of folds, 0 for one split a seed."""
         folds = self.split.get("folds", 0)
+        # A mistake in the file is refused elsewhere.
         return folds if isinstance(folds, int) else 0
 
     @property
     def split_seeds(self) -> tuple[int, ...]:
         """The seeds with which rows are read and split anew: all of them, with folds the first alone."""
-        return self.run.seeds[:1] if self.folds else self.run.seeds
+        if self.folds:
+            return self.run.seeds[:1]
+        return self.run.seeds
 
     def load_data(self, seed: int) -> Clients:
         """Return the clients of this experiment for one seed; with folds those of the first, whose rows all train (`of_fold`)."""
@@ -388,7 +421,10 @@ class Experiment:
         from coterie.data.tensors import settle_task
 
         options = dict(self.data)
-        source = options.pop("name") if "name" in options else options.pop("folder")
+        key = "folder"
+        if "name" in options:
+            key = "name"
+        source = options.pop(key)
         if self.folds:
             seed = self.run.seeds[0]
         split = dict(self.split)
@@ -408,8 +444,9 @@ class Experiment:
                 check_delta(self.privacy.delta, largest, "[privacy] delta")
             return settle_task(clients, self.run.row_loss(clients))
         except InputError as error:
-            place = f"{self.where}: " if self.where.endswith(".toml") else ""
-            raise InputError(f"{place}{error}") from error
+            if not self.where.endswith(".toml"):
+                raise
+            raise InputError(f"{self.where}: {error}") from error
 
     def of_fold(self, clients: Clients, seed: int, fold: str) -> Clients:
         """Return the clients that `load_data` gave as one fold of this seed finds them; as they are without folds, or with their rows
@@ -419,8 +456,9 @@ class Experiment:
 
         if clients.rows_elsewhere or not fold:
             return clients
-        number = None if fold == ALL else int(fold)
-        return with_fold(clients, self.folds, number, seed)
+        if fold == ALL:
+            return with_fold(clients, self.folds, None, seed)
+        return with_fold(clients, self.folds, int(fold), seed)
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
@@ -476,7 +514,9 @@ def model_of(model_table: Mapping[str, Any], where: str) -> Any:
         raise InputError(
             f"{where}: {name} is made already, so {', '.join(table)} cannot be set"
         )
-    return functools.partial(model, **table) if table else model
+    if table:
+        return functools.partial(model, **table)
+    return model
 
 
 def find_method(name: str) -> Callable[..., Any]:
@@ -486,10 +526,12 @@ def find_method(name: str) -> Callable[..., Any]:
         with prefix_errors(name):
             check_hooks(loaded, Method)
         # An object that is a method already has no settings.
-        return loaded if isinstance(loaded, type) else lambda: loaded
-    method: Callable[..., Any] = METHODS.find(
-        name if name in METHODS else name.casefold()
-    )
+        if isinstance(loaded, type):
+            return loaded
+        return lambda: loaded
+    if name not in METHODS:
+        name = name.casefold()
+    method: Callable[..., Any] = METHODS.find(name)
     return method
 
 
@@ -525,7 +567,13 @@ def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:
 
 
 def _privacy(table: Any, where: str) -> Privacy | None:
-    return build(Privacy, table, where, named="privacy") if table else None
+    if not table:
+        return None
+    return build(Privacy, table, where, named="privacy")
+
+
+def _secure(table: Any, where: str) -> SecureSums | None:
+    return None if table is None else build(SecureSums, table, where, named="secure")
 
 
 def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 from coterie import __version__
 from coterie.base.errors import InputError
-from coterie.base.files import read_json, write_atomically
+from coterie.base.files import json_text, read_json, write_atomically
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.run.hashes import record_or_none
 
@@ -102,7 +101,7 @@ ASKS: tuple[str, ...] = ("method", "seed", "fold", "round", "ask", "task")
 
 LONG_HISTORY = "history.safetensors"
 """In place of history.csv where that would have more than `LONGEST_CSV` lines: the same numbers in columns."""
-LONGEST_CSV = 200_000
+LONGEST_CSV = 50_000
 
 
 WRITER: Mapping[str, Any] = {"format": 4, "coterie": __version__}
@@ -124,7 +123,9 @@ def require_readable(folder: Path) -> None:
     """Raise `InputError` for a run directory of another format."""
     path = folder / "format.json"
     try:
-        written = read_json(path, dict) if path.is_file() else {}
+        written = {}
+        if path.is_file():
+            written = read_json(path, dict)
     except InputError as error:
         # It can be written again, if the seals of what is complete say that this version did.
         if not any(map(record_or_none, folder.glob("checkpoint/*/done.json"))):
@@ -137,7 +138,7 @@ def require_readable(folder: Path) -> None:
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
-    text = json.dumps(value, indent=1, allow_nan=False)
+    text = json_text(value)
     write_atomically(
         path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=durable
     )
@@ -149,6 +150,7 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
     escaped = _Escaped()
+    # A loop of statements takes twice as long, and a history has many rows.
     writer.writerows(
         [escaped[cell] if type(cell) is str else cell for cell in row] for row in rows
     )
@@ -264,7 +266,8 @@ def safe_name(name: str) -> str:
     """
     safe = ""
     for c in name:
-        safe += c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}"
+        is_safe = c.isalnum() or c in "-_. +"
+        safe += c if is_safe else f"%{ord(c):02X}"
     return safe
 
 

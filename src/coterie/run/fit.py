@@ -45,7 +45,8 @@ from coterie.models.building import COMPILED
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import with_metrics
 from coterie.run.experiment import find_method, model_of
-from coterie.run.loop import keeps_validation, run_method
+from coterie.run.followers import keeps_validation
+from coterie.run.loop import run_method
 from coterie.run.method_tables import method_table
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune
@@ -239,6 +240,7 @@ def fit(
                 _followed(settings, progress, chosen, rounds),
                 filters=reply_filters,
                 files=files,
+                starts=rows.starts,
             )
         finally:
             opened.close()

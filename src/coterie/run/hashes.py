@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
-from coterie.base.files import read_json, write_atomically
+from coterie.base.files import json_text, read_json, write_atomically
 from coterie.base.system import sync
 
 TABLES = Path("checkpoint") / "tables.json"
@@ -52,7 +52,7 @@ def find_damage(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON object with a hash of itself, and let it reach the disk."""
-    text = json.dumps({**record, SEAL: _seal(record)}, indent=1, allow_nan=False)
+    text = json_text({**record, SEAL: _seal(record)})
     write_atomically(
         path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=True
     )
@@ -89,9 +89,9 @@ def is_intact(folder: Path) -> bool:
 def refuse_change(folder: Path, name: str) -> None:
     """Raise `InputError` if a file of a finished run is not as the run left it."""
     record = record_or_none(folder / TABLES)
-    recorded = (
-        {name: record["files"][name]} if record and name in record["files"] else {}
-    )
+    recorded = {}
+    if record and name in record["files"]:
+        recorded = {name: record["files"][name]}
     for problem in find_damage(folder, recorded).values():
         raise InputError(
             f"{folder / name} {problem}; restore it, or resume with a file of your own and --out {folder}"
@@ -102,8 +102,10 @@ def refuse_damaged_outcomes(folder: Path) -> None:
     """Raise `InputError` if what a model said of each test row, from which intervals come, is not as its run left it."""
     for path in sorted((folder / "checkpoint").glob("*/done.json")):
         record = record_or_none(path)
-        recorded = {} if record is None else record["files"]
-        recorded = {k: v for k, v in recorded.items() if k.startswith("outcomes/")}
+        if record is None:
+            continue
+        files = record["files"]
+        recorded = {k: v for k, v in files.items() if k.startswith("outcomes/")}
         for name, problem in find_damage(folder, recorded).items():
             raise InputError(
                 f"{folder / name} {problem}; continue the run with --resume, which makes it again"
@@ -113,7 +115,9 @@ def refuse_damaged_outcomes(folder: Path) -> None:
 def refuse_other_records(folder: Path) -> None:
     """Raise `InputError` if tables, checkpoints and models of a finished run are not of one record; nothing is imported for it."""
     record = record_or_none(folder / TABLES)
-    for pair, expected in ({} if record is None else record.get("records", {})).items():
+    if record is None:
+        return
+    for pair, expected in record.get("records", {}).items():
         place = folder / "checkpoint" / pair
         done, written = (
             record_or_none(place / "done.json"),

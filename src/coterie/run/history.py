@@ -237,12 +237,27 @@ class Record:
     contributions: list[ContributionRow] = field(default_factory=list)
     seconds: list[Timing] = field(default_factory=list)
 
-    def add(self, number: int, log: Log, *, with_weights: bool = False) -> None:
-        """Write down what a method says of a round; its weights as rows only in rounds that are evaluated."""
+    def add(
+        self,
+        number: int,
+        log: Log,
+        *,
+        with_weights: bool = False,
+        changed_alone: bool = False,
+    ) -> None:
+        """Write down what a method says of a round.
+
+        Args:
+            number: of the round.
+            log: what the method says.
+            with_weights: whether its weights are written as rows, as in rounds that are evaluated.
+            changed_alone: whether they are left out where they are those that were written last. A method that is solved for has the
+                same ones in every round from its last step on, and they are a number for each pair of clients.
+        """
         rows: list[Row] = []
         for key, value in log.items():
             if key == "weights":
-                self._add_weights(number, value, with_weights)
+                self._add_weights(number, value, with_weights, changed_alone)
             elif isinstance(value, Mapping):
                 rows += [Row(number, k, "", key, float(v)) for k, v in value.items()]
             else:
@@ -250,14 +265,30 @@ class Record:
         self.history.parts += rows
 
     def _add_weights(
-        self, number: int, value: Mapping[str, Any], with_rows: bool
+        self,
+        number: int,
+        value: Mapping[str, Any],
+        with_rows: bool,
+        changed_alone: bool,
     ) -> None:
-        nested = bool(value) and all(isinstance(v, Mapping) for v in value.values())
-        by_target = value if nested else {"*": value}
+        # Weights of one model for all, unless there are some for each target.
+        by_target: Mapping[str, Any] = {"*": value}
+        if value and all(isinstance(v, Mapping) for v in value.values()):
+            by_target = value
         self.weights = {t: _shares(w) for t, w in by_target.items()}
-        if with_rows:
-            for target, weights in self.weights.items():
-                self.weight_rows += [(number, target, c, w) for c, w in weights.items()]
+        if not with_rows:
+            return
+        rows = []
+        for target, weights in self.weights.items():
+            rows += [(number, target, c, w) for c, w in weights.items()]
+        if not (changed_alone and self._were_written_last(rows)):
+            self.weight_rows += rows
+
+    def _were_written_last(self, rows: list[tuple[int, str, str, float]]) -> bool:
+        """Return True if the last round that has rows has these, which are of a later one."""
+        before = self.weight_rows[-len(rows) - 1 :]
+        last = [row for row in before if row[0] == before[-1][0]]
+        return [row[1:] for row in last] == [row[1:] for row in rows]
 
 
 def _shares(weights: Mapping[str, float]) -> dict[str, float]:

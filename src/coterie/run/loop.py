@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,26 +18,28 @@ from coterie.base.errors import InputError, RunError, cut
 from coterie.base.files import state_type
 from coterie.base.names import Names
 from coterie.base.rng import Rng
-from coterie.base.vector import Layout
 from coterie.compute.appeal import measure_appeal, staying
 from coterie.compute.linear import linear_layer
 from coterie.config.local import LocalSGD
 from coterie.config.rules import check_object
 from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine
-from coterie.contract.exchange import clients_at_once
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
-from coterie.run.callbacks import Callback, Metrics, Models
+from coterie.run.callbacks import Metrics, Models
 from coterie.run.central import CentralTest
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.contribution import Contributions, check_estimator
 from coterie.run.evaluation import Divergence, Evaluator, is_evaluated
+from coterie.run.followers import Followers
 from coterie.run.history import Record, Timing
+from coterie.run.memory_forecast import foresee_memory
 from coterie.run.result import Run
+from coterie.run.secure_methods import check_secure
 
 logger = logging.getLogger("coterie")
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def run_method(
@@ -49,10 +51,15 @@ def run_method(
     *,
     filters: Sequence[Filter] = (),
     files: RoundFiles | None = None,
+    starts: Mapping[str, int] = _NONE,
 ) -> Run:
-    """Run a method on the clients of an engine, which stays open; `files` save every round. Other arguments and errors as for `fit`."""
+    """Run a method on the clients of an engine, which stays open.
+
+    Rounds are saved by `files`; `starts` has the first round of each client that is not there from the beginning (`Clients.starts`).
+    Other arguments and errors as for `fit`.
+    """
     settings.check(rounds, seed, len(engine.clients))
-    return _Loop(method, engine, rounds, seed, settings, filters).run(files)
+    return _Loop(method, engine, rounds, seed, settings, filters, starts).run(files)
 
 
 MOST_LOST = 0.5
@@ -70,8 +77,15 @@ class _Loop:
         seed: int,
         settings: RunSettings,
         filters: Sequence[Filter],
+        starts: Mapping[str, int],
     ) -> None:
         check_object(method, Method)
+        if starts and not method.newcomers:
+            raise InputError(
+                f"{type(method).__name__} begins with all clients; leave out start of {', '.join(sorted(starts))}, or take a method "
+                "that clients may join later, such as fedavg"
+            )
+        self.starts = starts
         self.method, self.engine = method, engine
         self.own = type(self.method).__name__
         self.rounds, self.seed, self.settings = rounds, seed, settings
@@ -88,6 +102,8 @@ class _Loop:
         if method.sampler is not None:
             check_object(method.sampler, Sampler)
         self.sampler = Sampler() if method.sampler is None else method.sampler
+        own_filters = filters_of(self.method, filters)
+        check_secure(self.method, self.own, settings, own_filters, engine.layout)
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,
@@ -96,12 +112,13 @@ class _Loop:
             max_norm=settings.max_norm,
             strict_wire=settings.strict_wire,
             clients_per_round=self.per_round,
-            filters=filters_of(self.method, filters),
+            filters=own_filters,
             label=self.own,
             is_evaluated=self._is_due,
+            secure=None if method.is_reference else settings.secure,
         )
         self.federation = replace(
-            self.training, engine=engine.honest or engine, filters=()
+            self.training, engine=engine.honest or engine, filters=(), secure=None
         )
         # Tells a repeated round from its first try; no result depends on it.
         self.attempt = secrets.randbits(48)
@@ -129,19 +146,7 @@ class _Loop:
         self.central: CentralTest | None = None
         if settings.central is not None:
             self.central = CentralTest(engine, settings, seed)
-        self._preflight()
-
-    def _preflight(self) -> None:
-        layout = self.engine.layout
-        clients = len(self.engine.clients)
-        # Beside its replies a run holds at most 32 vectors for each client.
-        most = self.method.memory_estimate(self.per_round, clients) + 32 * clients
-        if most * layout.size * layout.dtype.itemsize < LOG_MEMORY_ABOVE:
-            return
-        forecast = MemoryForecast.of(self.method, self.engine, self.per_round)
-        sentence = forecast.check(free_bytes(self.engine.x.device))
-        if sentence:
-            logger.info("%s", sentence)
+        foresee_memory(method, engine, self.per_round)
 
     def run(self, files: RoundFiles | None) -> Run:
         rounds, session = self.rounds, self.federation.session
@@ -276,7 +281,7 @@ class _Loop:
             self._final_log = log
             self._repeat_log(number, log)
         else:
-            self.record.add(number, log, with_weights=due)
+            self._write_down(number, log, with_weights=due)
         self._notice_empty_pool(number, log)
         honest = self.federation.view(view.clients, number, self.attempt)
         if measured:
@@ -295,7 +300,16 @@ class _Loop:
         All this follows from the state, so that a resumed run writes the same; and a site, which is asked in every round, as well.
         """
         if self._is_due(number):
-            self.record.add(number, log, with_weights=True)
+            self._write_down(number, log, with_weights=True)
+
+    def _write_down(self, number: int, log: Log, *, with_weights: bool) -> None:
+        """Write down what a method says of a round."""
+        self.record.add(
+            number,
+            log,
+            with_weights=with_weights,
+            changed_alone=self.method.solves_linear,
+        )
 
     def _is_idle(self, state: Any) -> bool:
         """Return True if the round asks nobody and changes nothing: the method has finished, and was evaluated since."""
@@ -335,7 +349,9 @@ class _Loop:
         for name, x in models.items():
             if bool(torch.isfinite(x).all()):
                 continue
-            whose = "the model" if name == "*" else f"the model of {name!r}"
+            whose = "the model"
+            if name != "*":
+                whose += f" of {name!r}"
             culprit = ""
             if self.federation.session.largest_update:
                 client, norm = self.federation.session.largest_update
@@ -369,7 +385,7 @@ class _Loop:
 
     def _pool(self, state: Any, number: int) -> tuple[tuple[str, ...], Log]:
         """Clients that may be drawn, and what is written down of them where some may have left."""
-        appeal, everyone = self.settings.appeal, self.engine.clients
+        appeal, everyone = self.settings.appeal, self._present(number)
         if appeal is None or not appeal.leave:
             return everyone, {}
         x, view = self._model(state), self.training.view(everyone, number, self.attempt)
@@ -393,8 +409,8 @@ class _Loop:
         m = min(self.per_round, len(pool))
         if self.own_participation or m == len(pool):
             return pool
-        chosen = Rng.named(self.seed, "participants", number).permutation(len(pool), m)
-        return tuple(pool[i] for i in np.sort(chosen).tolist())
+        chosen = Rng.named(self.seed, "participants", number).sample(len(pool), m)
+        return tuple(pool[i] for i in chosen.tolist())
 
     def _model(self, state: Any) -> Tensor:
         """The model for all clients, which alone can appeal or not. Raises `InputError` if there is none."""
@@ -405,8 +421,18 @@ class _Loop:
             )
         return models["*"]
 
+    def _present(self, number: int) -> tuple[str, ...]:
+        """The clients that have joined by round `number`."""
+        everyone = self.engine.clients
+        if not self.starts:
+            return everyone
+        # Round 0 prepares round 1: whoever takes part in that is there.
+        reached = max(number, 1)
+        return tuple(name for name in everyone if self.starts.get(name, 1) <= reached)
+
     def _everybody(self, number: int) -> Federation:
-        return self.federation.view(self.engine.clients, number, self.attempt)
+        """The clients that have joined by a round, all of them its participants."""
+        return self.federation.view(self._present(number), number, self.attempt)
 
     def _models(self, state: Any) -> dict[str, Tensor]:
         return self._check_models(self.method.models(state), "models")
@@ -423,179 +449,3 @@ class _Loop:
             models |= dict.fromkeys(personal)
             personal = {name: x for name, x in personal.items() if x is not None}
         return models | self._check_models(personal, "personalised")
-
-
-LOG_MEMORY_ABOVE = 1e8
-"""Bytes from which the memory of a run is logged."""
-RETAINED = 1 << 25
-"""Bytes that stay with this process after they were freed: the largest piece that glibc takes from its own heap."""
-
-
-@dataclass(frozen=True)
-class MemoryForecast:
-    """The memory of a run on this machine at its peak.
-
-    Attributes:
-        method: What is run.
-        layout: Of its model vectors.
-        clients: All clients.
-        per_round: Participants of a round.
-        workers: Processes that train on this machine; 0: clients are elsewhere.
-        width: Clients that a kernel trains side by side at most; 0: the plain loop.
-    """
-
-    method: Method[Any]
-    layout: Layout
-    clients: int
-    per_round: int
-    workers: int
-    width: int
-
-    @classmethod
-    def of(cls, method: Method[Any], engine: Engine, per_round: int) -> MemoryForecast:
-        """The forecast for a method on an engine."""
-        return cls(
-            method=method,
-            layout=engine.layout,
-            clients=len(engine.clients),
-            per_round=per_round,
-            workers=engine.serves if engine.simulated else 0,
-            width=engine.width(),
-        )
-
-    @property
-    def vectors(self) -> int:
-        """Model vectors that are held at once."""
-        at_once, workers = self.per_round, max(1, self.workers)
-        if self.method.needs == "sum":
-            at_once = min(at_once, clients_at_once(self.layout, self.workers))
-        per_worker = -(-at_once // workers)
-        # Of each process its model, and a gradient or a kernel's copies.
-        of_process = 2
-        if self.width:
-            of_process = 3 + min(per_worker, self.width)
-        # What clients keep, of two rounds.
-        copies = 2
-        if workers > 1:
-            of_process += 2 * per_worker  # its replies, once more where all read them
-            copies = 4  # a worker's also here in case that it ends
-        # The initial model, that before the round, and a sum that becomes the one after it.
-        vectors = 3 + self.method.memory_estimate(at_once, self.clients)
-        if self.workers:
-            vectors += copies * self.method.keeps * self.clients
-            vectors += self.workers * of_process
-        return vectors
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of these vectors and of what a process retains."""
-        return self.vectors * self.layout.size * self.layout.dtype.itemsize + RETAINED
-
-    def check(self, available: int | None) -> str | None:
-        """Return the sentence that names the memory; None below `LOG_MEMORY_ABOVE`.
-
-        Raises `RunError` if it is more than what is `available`, in bytes; None: unknown.
-        """
-        sentence = f"a round takes about {_gigabytes(self.bytes)}: {self.vectors} model vectors of {self.layout.size} numbers"
-        if available is not None and self.bytes > available:
-            raise RunError(
-                f"{sentence}, but only {_gigabytes(available)} are free; {self._cure(available)}"
-            )
-        return sentence if self.bytes > LOG_MEMORY_ABOVE + RETAINED else None
-
-    def _cure(self, available: int) -> str:
-        """Return the settings that change least with which a round fits."""
-        smallest = replace(self, workers=min(1, self.workers), width=0)
-        tries = {"[engine] workers = 1": replace(self, workers=min(1, self.workers))}
-        tries['[engine] kernel = "loop"'] = replace(self, width=0)
-        tries['[engine] workers = 1 and kernel = "loop"'] = smallest
-        fewer = self.per_round // 2
-        while fewer:
-            change = f"[run] clients_per_round = {fewer}"
-            tries[change] = replace(self, per_round=fewer)
-            change += ', [engine] workers = 1 and kernel = "loop"'
-            tries[change] = replace(smallest, per_round=fewer)
-            fewer //= 2
-        for change, forecast in tries.items():
-            if forecast.bytes <= available:
-                return f"with {change} it takes {_gigabytes(forecast.bytes)}"
-        return (
-            "take a smaller model, or a method that needs sums alone (coterie methods)"
-        )
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Free memory of a GPU, or of this machine; None where it is not known."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
-
-
-# ---- who follows a run
-
-
-def keeps_validation(callbacks: Sequence[Any]) -> bool:
-    """Return True if one of the callbacks needs validation rows that no client trains on."""
-    return any(
-        isinstance(callback, Callback) and callback.keeps_validation
-        for callback in callbacks
-    )
-
-
-class Followers:
-    """The callbacks of one run: functions of a round's number, and `Callback`s.
-
-    Args:
-        callbacks: as `RunSettings` has them.
-        about: label, seed and rounds of the run.
-    """
-
-    def __init__(
-        self,
-        callbacks: Sequence[Callback | Callable[[int], object]],
-        about: tuple[str, int, int],
-    ) -> None:
-        self._all = list(callbacks)
-        for i, callback in enumerate(self._all):
-            if isinstance(callback, Callback):
-                begun = callback.begin(*about)
-                if not isinstance(begun, Callback):
-                    raise InputError(
-                        f"{type(callback).__name__}.begin must return a callback, such as itself; got {cut(begun)}"
-                    )
-                self._all[i] = begun
-
-    @property
-    def look(self) -> bool:
-        """True if any of them may look at models."""
-        return any(isinstance(callback, Callback) for callback in self._all)
-
-    def tell(self, number: int, metrics: Metrics | None) -> bool:
-        """Tell that a round is complete, with its metrics if it was evaluated; return True if the run ends with it."""
-        ends = False
-        for callback in self._all:
-            if not isinstance(callback, Callback):
-                callback(number)
-                continue
-            callback.on_round(number)
-            # One that ends the run does not keep the others from being told.
-            if metrics is not None and callback.on_evaluation(number, metrics):
-                ends = True
-        return ends
-
-    def end(self) -> None:
-        """Tell that the run is over."""
-        for callback in self._all:
-            if isinstance(callback, Callback):
-                callback.on_end()

@@ -60,14 +60,16 @@ class Answers(nn.Module):
         outputs = self.model(inputs)
         if self.form is not None:
             read = self.form.read(outputs)[:, :1]
-            return read if self.kind == "count" else torch.exp(-read)
+            if self.kind == "count":
+                return read
+            return torch.exp(-read)  # survival until the horizon
         if self.numbers:
             return self.scale.undo(
                 outputs.reshape(outputs.shape[0], -1)
             )  # an export takes `len` for a constant
-        return probabilities(
-            self.kind, outputs.movedim(-1, 1) if self.last else outputs
-        )
+        if self.last:
+            outputs = outputs.movedim(-1, 1)
+        return probabilities(self.kind, outputs)
 
     @torch.no_grad()
     def predict(
@@ -75,12 +77,12 @@ class Answers(nn.Module):
     ) -> Prediction:
         """Predict inputs [rows, ...], with their labels [rows] as they are stored; `about` are further fields."""
         values = self.eval()(inputs)
-        classes = (
-            ()
-            if self.numbers
-            else self.classes or tuple(map(str, range(values.shape[1])))
-        )
-        unscaled = None if labels is None else self.scale.undo(labels)
+        classes: tuple[str, ...] = ()
+        if not self.numbers:
+            classes = self.classes or tuple(map(str, range(values.shape[1])))
+        unscaled = None
+        if labels is not None:
+            unscaled = self.scale.undo(labels)
         return Prediction(
             kind=self.kind,
             classes=classes,
@@ -129,11 +131,9 @@ class Prediction(NamedTuple):
         )
         if self.kind == "multilabel":
             return self.values >= self.threshold
-        return (
-            (self.values[:, 1] >= self.threshold).long()
-            if len(self.classes) == 2
-            else self.values.argmax(dim=1)
-        )
+        if len(self.classes) == 2:
+            return (self.values[:, 1] >= self.threshold).long()
+        return self.values.argmax(dim=1)
 
     def table(self) -> str:
         """A CSV: the columns of the file (the row number if it has none), the prediction, and a column per class."""
@@ -186,10 +186,12 @@ class Prediction(NamedTuple):
         if self.labels is None or not self.classes:
             return None
         right = self.called == self.labels
-        return float(
-            (right.all(dim=1) if self.kind == "multilabel" else right).double().mean()
-        )
+        if self.kind == "multilabel":  # a row is right if all its labels are
+            right = right.all(dim=1)
+        return float(right.double().mean())
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:
-    return name if name not in taken else f"{name} (predicted)"
+    if name in taken:
+        return f"{name} (predicted)"
+    return name

@@ -22,18 +22,30 @@ ROW_SUMS = (
 """Tasks whose update follows from steps of local training alone; beside it they tell how many rows there are, which is public."""
 
 
-def noisy_local(local: LocalSGD, privacy: Privacy, rounds: int) -> LocalSGD:
-    """Return local training in steps on all rows behind the noise of so many rounds."""
+def noisy_local(
+    local: LocalSGD, privacy: Privacy, rounds: int, told: int = 0
+) -> LocalSGD:
+    """Return local training in steps on all rows behind the noise of so many rounds, beside which so many numbers are told."""
     if local.sampler is not None:
         raise InputError(
             "[privacy] takes steps on all rows, and a sampler chooses among them; leave out [local] sampler"
         )
-    noise = privacy.row_noise(max(1, rounds * local.steps.count))
+    noise = privacy.row_noise(max(1, rounds * local.steps.count) + told)
     return replace(local, batch_size=None, private=noise)
 
 
-def hide_rows(method: Any, privacy: Privacy, rounds: int, where: str) -> Any:
-    """Return the same method, whose local training hides each row. Raises `InputError` for one that has no local training."""
+def hide_rows(
+    method: Any, privacy: Privacy, rounds: int, where: str, told: int = 0
+) -> Any:
+    """Return the same method, whose local training hides each row. Raises `InputError` for one that has no local training.
+
+    Args:
+        method: The method.
+        privacy: The [privacy] table.
+        rounds: Of a training.
+        where: File and label, for errors.
+        told: Numbers of evaluations that sites tell of a training.
+    """
     local = getattr(method, "local", None)
     if not (is_dataclass(method) and isinstance(local, LocalSGD)):
         raise InputError(
@@ -44,7 +56,7 @@ def hide_rows(method: Any, privacy: Privacy, rounds: int, where: str) -> Any:
             f"{where}: it draws rows by a sampler of its own, and [privacy] takes steps on all rows; take fedavg, or "
             "leave out [privacy]"
         )
-    noisy = noisy_local(local, privacy, rounds)
+    noisy = noisy_local(local, privacy, rounds, told)
     if local.private is None:
         changed: dict[str, Any] = {"local": noisy}
         return replace(cast("Any", method), **changed)
@@ -55,12 +67,12 @@ def hide_rows(method: Any, privacy: Privacy, rounds: int, where: str) -> Any:
     return method
 
 
-def spent_by(local: LocalSGD, delta: float, rounds: int) -> float:
-    """Return the epsilon of a training of so many rounds; infinity without noise."""
+def spent_by(local: LocalSGD, delta: float, rounds: int, told: int = 0) -> float:
+    """Return the epsilon of a training of so many rounds, with so many told numbers; infinity without noise."""
     if local.private is None or not local.private.noise_multiplier:
         return math.inf
-    steps = max(1, rounds * local.steps.count)
-    return epsilon_of(math.sqrt(steps) / local.private.noise_multiplier, delta)
+    events = max(1, rounds * local.steps.count) + told
+    return epsilon_of(math.sqrt(events) / local.private.noise_multiplier, delta)
 
 
 def check_rows_hidden(method: Any, label: str, where: str) -> None:

@@ -40,10 +40,13 @@ def choose(progress: bool | str | None) -> str:
     looked_at = _notebook() is not None or is_terminal()
     if progress is None:
         # A script has no prompt. A notebook's or an interpreter's user waits for this call.
-        return "bar" if looked_at and (hasattr(sys, "ps1") or _notebook()) else ""
+        somebody_waits = hasattr(sys, "ps1") or _notebook() is not None
+        progress = looked_at and somebody_waits
     if not progress:
         return ""
-    return "bar" if looked_at else "log"
+    if looked_at:
+        return "bar"
+    return "log"
 
 
 def is_terminal() -> bool:
@@ -55,7 +58,9 @@ def show_in(kind: str, *, at_once: bool = False) -> Show:
     """Return what shows progress of this kind. A bar waits, and moves now and then, unless it is to show all at once."""
     if kind == "log":
         return _log_line
-    after, period = (0.0, 0.0) if at_once else (AFTER, PERIOD)
+    after, period = AFTER, PERIOD
+    if at_once:
+        after, period = 0.0, 0.0
     begun = time.monotonic()
     last = -math.inf
     line: Callable[[str], None] | None = None
@@ -96,7 +101,9 @@ class Rounds:
         left: float | None = None
         if number > begun:
             left = (now - at) / (number - begun) * (self._rounds - number)
-        share = number / self._rounds if self._rounds else 1.0
+        share = 1.0
+        if self._rounds:
+            share = number / self._rounds
         is_due = number % max(1, self._rounds // LINES) == 0
         if self._show is _log_line and not is_due and share < 1:
             return
@@ -104,8 +111,12 @@ class Rounds:
 
 
 def _text(what: str, share: float, seconds_left: float | None, *, bar: bool) -> str:
-    text = f"[{'#' * round(WIDTH * share):<{WIDTH}}] {what}" if bar else what
-    return text if seconds_left is None else f"{text}, {duration(seconds_left)} left"
+    text = what
+    if bar:
+        text = f"[{'#' * round(WIDTH * share):<{WIDTH}}] {what}"
+    if seconds_left is not None:
+        text += f", {duration(seconds_left)} left"
+    return text
 
 
 def _log_line(what: str, share: float, seconds_left: float | None) -> None:
@@ -120,7 +131,10 @@ def _terminal_line() -> Callable[[str], None]:
     def line(text: str) -> None:
         nonlocal longest
         longest = max(longest, len(text))
-        sys.stderr.write(f"\r{text:<{longest}}" if text else f"\r{' ' * longest}\r")
+        # Blanks cover what a longer line has left there.
+        sys.stderr.write(f"\r{text:<{longest}}")
+        if not text:
+            sys.stderr.write("\r")
         sys.stderr.flush()
 
     return line
@@ -129,8 +143,12 @@ def _terminal_line() -> Callable[[str], None]:
 def _notebook() -> Any:
     """The shell of a notebook; None elsewhere. A terminal's IPython is none."""
     ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell if shell is not None and "IPKernelApp" in shell.config else None
+    if ipython is None:
+        return None
+    shell = ipython.get_ipython()
+    if shell is None or "IPKernelApp" not in shell.config:
+        return None
+    return shell
 
 
 def _notebook_line() -> Callable[[str], None] | None:
@@ -141,6 +159,9 @@ def _notebook_line() -> Callable[[str], None] | None:
     place = display(HTML(""), display_id=True)
 
     def line(text: str) -> None:
-        place.update(HTML(f"<small>{html.escape(text)}</small>" if text else ""))
+        shown = ""
+        if text:
+            shown = f"<small>{html.escape(text)}</small>"
+        place.update(HTML(shown))
 
     return line

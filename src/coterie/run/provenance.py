@@ -102,6 +102,8 @@ def describe_run(
         "attackers": list(attackers),
         "transform": clients.transform,
     }
+    if settings.secure is not None:  # means are rounded to its steps
+        values["secure"] = settings.secure
     if settings.clients_per_round is not None:  # a share is the number that it means
         values["clients_per_round"] = settings.per_round(len(clients))
     # `evaluation` may be a number alone, or a table: one that says no more is the same.
@@ -118,7 +120,9 @@ def describe_run(
     for name, value in sorted(fields.items()):
         described_method[name] = _leaf(value)
     described_settings: dict[str, str] = {}
-    model = {} if module is None else _describe_model(module, description)
+    model = {}
+    if module is not None:
+        model = _describe_model(module, description)
     for name, value in sorted(values.items()):
         described_settings[name] = _leaf(description.value(value, name))
     return {
@@ -132,7 +136,9 @@ def describe_run(
 
 
 def _leaf(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value, sort_keys=True)
     return text if len(text) <= SHORT else hash_texts(text)
 
 
@@ -153,6 +159,8 @@ def _describe_rows(clients: Clients) -> dict[str, Any]:
             json.dumps(meaning, sort_keys=True, default=repr)
         ),
     }
+    if clients.starts:
+        tree["starts"] = {name: str(start) for name, start in clients.starts.items()}
     if clients.server is not None:
         tree["server"] = Clients.of_server(clients.server).fingerprints()["server"]
     return tree
@@ -215,13 +223,15 @@ class Change(NamedTuple):
             return "the data of the server"
         if not leaf:
             return f"the {name}"
-        return "the data of clients" if self.can_be_accepted else "the set of clients"
+        if self.can_be_accepted:
+            return "the data of clients"
+        return "the set of clients"
 
     @property
     def detail(self) -> str:
         """Name the part of it: the class or function, the client, or the two values if they are short."""
         if self.path[0] in ("code", "model", "data"):
-            return self.path[2] if len(self.path) > 2 else ""
+            return "".join(self.path[2:3])
         shown = f"{self.before}, now {self.now}"
         return shown if len(shown) <= SHORT else ""
 
@@ -243,11 +253,14 @@ def changes(earlier: Tree, now: Tree, path: tuple[str, ...] = ()) -> Iterator[Ch
     for name in sorted({*earlier, *now}):
         old_value, new_value = earlier.get(name), now.get(name)
         if isinstance(old_value, Mapping) or isinstance(new_value, Mapping):
-            old_branch = old_value if isinstance(old_value, Mapping) else {}
-            new_branch = new_value if isinstance(new_value, Mapping) else {}
-            yield from changes(old_branch, new_branch, (*path, name))
+            # A branch that one of the trees lacks differs in each of its leaves.
+            yield from changes(_branch(old_value), _branch(new_value), (*path, name))
         elif old_value != new_value:
             yield Change((*path, name), old_value, new_value)
+
+
+def _branch(value: Tree | str | None) -> Tree:
+    return value if isinstance(value, Mapping) else {}
 
 
 def name_changes(differing: Sequence[Change], since: str) -> str:
@@ -293,8 +306,12 @@ class Provenance:
         write_record(self.path, {"run": run, "record": self._world, "accepted": []})
         return hash_of_tree(self._world)
 
-    def compare(self, since: str) -> str:
-        """Compare the record with the world, and write down what the user accepts; returns the hash of the record.
+    def compare(self, since: str, completed: int | None = None) -> str:
+        """Compare the record with the world, and write down what has changed; returns the hash of the record.
+
+        Args:
+            since: When the record was true, in words.
+            completed: The last complete round; a client that joins after it needs no acceptance. None: nobody joins.
 
         Raises:
             InputError: Something has changed that was not accepted.
@@ -305,9 +322,14 @@ class Provenance:
                 f"{self.path} is missing or damaged; restore it from a copy, or delete {self.path.parent} and resume: this method and "
                 "seed start again"
             )
-        newest = record["accepted"][-1] if record["accepted"] else record
+        newest = [record, *record["accepted"]][-1]
         differing = list(changes(newest["record"], self._world))
-        refused = [change for change in differing if not change.matches(self._accept)]
+        refused = [
+            change
+            for change in differing
+            if not change.matches(self._accept)
+            and not self._joins_later(change, completed)
+        ]
         if refused:
             refused.sort(key=lambda change: PARTS.index(change.path[0]))
             raise InputError(
@@ -319,6 +341,15 @@ class Provenance:
             write_record(self.path, record)
         return hash_of_tree(record["record"])
 
+    def _joins_later(self, change: Change, completed: int | None) -> bool:
+        """Return True if a client is new that takes part from a round on that is not complete yet (`Clients.add`)."""
+        is_about_clients = change.path[:2] in (("data", "clients"), ("data", "starts"))
+        if completed is None or not is_about_clients or change.before is not None:
+            return False
+        data: Any = self._world["data"]
+        start = data.get("starts", {}).get(change.path[2], "0")
+        return int(start) > completed
+
 
 def _ways_on(refused: Sequence[Change]) -> str:
     if not all(change.can_be_accepted for change in refused):
@@ -326,7 +357,9 @@ def _ways_on(refused: Sequence[Change]) -> str:
     words: dict[str, None] = {}  # each once, in this order
     for change in refused:
         part, name = change.path[:2]
-        words["data" if part == "data" else name] = None
+        if part == "data":  # of all clients together
+            name = "data"
+        words[name] = None
     flags = " ".join(f"--accept-change {shlex.quote(word)}" for word in words)
     return f"go back, or continue with {flags}, in Python RunSettings(accept_change={tuple(words)!r})"
 

@@ -236,7 +236,9 @@ class Run:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write models, what clients share, history, weights and summary to one safetensors file; not the method's state, nor asks."""
-        meaning = None if self.meaning is None else self.meaning._asdict()
+        meaning = None
+        if self.meaning is not None:
+            meaning = self.meaning._asdict()
         if meaning is not None:
             form = meaning.pop("form")
             if form is not None:
@@ -326,4 +328,6 @@ _KEPT = (
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, int | float) else "-"
+    if isinstance(value, int | float):
+        return f"{value:.3f}"
+    return "-"

@@ -90,15 +90,21 @@ def experiment_of(
             callbacks.append(spelling.table(CALLBACKS, item))
         else:
             functions.append(item)
+    tune = {}
+    if isinstance(settings.tune, Mapping):
+        tune = _as_lists(settings.tune)
+    attack_table = {}
+    if attack is not None:
+        attack_table = spelling.table(ATTACKS, attack)
     tables = {
         "data": data,
         "split": split,
-        "tune": _as_lists(settings.tune) if isinstance(settings.tune, Mapping) else {},
+        "tune": tune,
         "model": model_table,
         "local": spell(settings.local or LocalSGD(), spelling.keep),
         "methods": spelling.methods(methods, settings.local),
         "engine": spelling.table(ENGINES, engine),
-        "attack": {} if attack is None else spelling.table(ATTACKS, attack),
+        "attack": attack_table,
         "filters": [spelling.table(FILTERS, item) for item in filters],
         "callbacks": callbacks,
         "run": spelling.run(settings, run),

@@ -95,9 +95,9 @@ class Weighted(Sampler):
     def weights(self, cohort: Cohort, client: int) -> Tensor:
         """Weights >= 0 of the training rows of the client at this position, [rows]."""
         labels, q = cohort.labels(client).long().cpu(), self.shares(cohort, client)
-        if not len(q):
-            return torch.ones(len(labels), dtype=torch.float64)
-        return row_weights(labels, q)
+        if len(q):
+            return row_weights(labels, q)
+        return torch.ones(len(labels), dtype=torch.float64)
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """Shares q [C], renormalised over the classes of the client: a class is drawn by q, then one of its rows; [0] for any row."""
@@ -126,6 +126,7 @@ class Preset(FedAvg):
 
     sample_ratio: Annotated[float, SHARE] = 1.0
 
+    newcomers = False  # samplers may keep what they learned of each client
     exempt: ClassVar[Mapping[str, str]] = {
         "names": "rows are drawn with replacement by the name of the client",
         "diverges": "rows are drawn by their class",

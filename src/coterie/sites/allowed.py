@@ -25,7 +25,7 @@ from coterie.contract.requests import (
     check_payload,
     declarations,
 )
-from coterie.contract.task import Form
+from coterie.contract.task import is_exact_fact
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
 from coterie.run.evaluation import is_evaluated
@@ -55,7 +55,10 @@ class Allowed:
         fold: fold that is tested, `all` for a training on all rows; empty without folds. What a model says of its rows stays.
         secret: whether the plan has noise that is drawn under the site's key. Then losses and metrics of all its methods have noise,
             those of references too.
-        private: whether the plan hides rows in training ([privacy]). Then no loss, metric or difference of its models leaves.
+        private: whether the plan hides rows in training ([privacy]). Then no loss, metric or difference of its models leaves but those
+            of `tell`.
+        tell: with `private`, the loss and metrics of an evaluation that leave behind noise.
+        metric_noise: deviation of the noise of losses, metrics and differences, in units of what one row can move them.
         candidates: models of a round about which contributions ask at most; 0: they are not measured.
         every: rounds between evaluations; the first and the last round are evaluated, too.
         evaluated_parts: parts of the rows that are evaluated before the last round.
@@ -69,6 +72,8 @@ class Allowed:
     fold: str = ""
     secret: bool = False
     private: bool = False
+    tell: tuple[str, ...] = ()
+    metric_noise: float = 1.0
     candidates: int = 0
     every: int = 1
     evaluated_parts: tuple[str, ...] = PARTS
@@ -194,14 +199,6 @@ class Allowed:
 def is_secret(step: Filter) -> bool:
     """Return True for noise that is drawn under the site's key."""
     return isinstance(step, GaussianNoise) and step.secret
-
-
-def is_exact_fact(form: Form | None) -> bool:
-    """Return True for a field that says how many rows there are, yes or no, or always the same."""
-    if form is None:
-        return False
-    constant = isinstance(form.within, tuple) and bool(form.within[0] == form.within[1])
-    return form.facts or form.dtype is torch.bool or constant
 
 
 def check_state(

@@ -14,6 +14,7 @@ from coterie.base.errors import InputError, require
 from coterie.base.files import read_text, write_atomically
 from coterie.config.local import LocalSGD
 from coterie.contract.method import filters_of
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
 from coterie.sites.allowed import PARTS, Allowed, RefusedError, is_secret
@@ -79,6 +80,17 @@ class Approved:
         return self.plan.experiment.privacy is not None
 
     @cached_property
+    def metric_noise(self) -> float:
+        """Deviation of the noise that secret noise gives a told number, in units of what one row can move it."""
+        filters = self.plan.experiment.filters
+        told = [
+            step.metric_noise
+            for step in filters
+            if isinstance(step, GaussianNoise) and step.secret
+        ]
+        return max(told, default=1.0)
+
+    @cached_property
     def pairs(self) -> dict[str, Allowed]:
         """The rights of each training: of each method with each seed, and each fold where the plan has folds."""
         experiment = self.plan.experiment
@@ -90,6 +102,11 @@ class Approved:
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters = filters_of(method, experiment.filters)
+            tell: tuple[str, ...] = ()
+            metric_noise = self.metric_noise
+            if experiment.privacy is not None and not method.is_reference:
+                tell = experiment.privacy.tell
+                metric_noise = method.local.private.noise_multiplier
             for seed, fold in trainings(experiment):
                 allowed[f"{entry.label}-{seed_suffix(seed, fold)}"] = Allowed(
                     method,
@@ -100,6 +117,8 @@ class Approved:
                     fold,
                     self.secret,
                     self.private,
+                    tell,
+                    metric_noise,
                     candidates,
                     every=run.every(run.rounds),
                     evaluated_parts=run.evaluation.parts or PARTS,

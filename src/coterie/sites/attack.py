@@ -49,7 +49,7 @@ from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
 from coterie.data.tables.recipe import Recipe, moments
 from coterie.filters.gaussian_noise import GaussianNoise
-from coterie.models import build_shape, outputs_of
+from coterie.models import build_for, outputs_of
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.attack_averages import Sums, candidates, side_model
@@ -233,7 +233,8 @@ class _Server:
         inputs: Any = clients.train.inputs
         if not isinstance(inputs, Tensor):
             raise RefusedError("rows that are not one tensor are not attacked")
-        module = build_shape(
+        module = build_for(
+            clients.form,
             self.rows.experiment.build_model(),
             tuple(inputs.shape[1:]),
             outputs_of(clients),

@@ -53,7 +53,7 @@ class Sites:
             pair=pair.name,
             resume=resume,
             kernel=experiment.engine.kernel,
-            loss=run.loss,
+            loss=run.row_loss(sites),
             in_folds=bool(experiment.folds),
         )
         settings = run_settings(

@@ -40,6 +40,7 @@ from coterie.sites.flare.renewal import check_key, kits_certificate
 from coterie.sites.flare.revocation import servers_list, sites_list
 from coterie.sites.flare.trial import try_gate
 from coterie.sites.flare.workspace import check_place, tighten
+from coterie.sites.followup import times_withheld
 from coterie.sites.minima import curvature_fits, moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.plan_words import model_of
@@ -137,7 +138,8 @@ def check_site(
             "this site would not answer; lower that, or stay out"
         )
     moments_fit(len(plan.experiment.split_seeds), fewest)
-    table_withheld(table, options, settings.minimum_cell)
+    least = settings.minimum_cell
+    times_withheld(table_withheld(table, options, least), options, least)
     check_file(plan.deployment.descriptions, plan.experiment, settings, site)
     module = model_of(approved, settings, site)
     fits(approved, settings, module)

@@ -20,8 +20,9 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.study.rivals import BASELINE
 
-TOLD = ("auc", "loss", "rmse", "mse", "accuracy")
-"""Metrics of whose differences a site tells, in the order of the reply; `mse` is a share of the variance of the site's labels."""
+TOLD = ("auc", "loss", "rmse", "mse", "accuracy", "c_index")
+"""Metrics of whose differences a site tells, in the order of the reply; `mse` is a share of the variance of the site's labels, and
+`c_index` Harrell's C of time to event."""
 
 
 def comparisons(experiment: Experiment) -> tuple[tuple[str, str], ...]:

@@ -15,7 +15,7 @@ from coterie.sites.secret_noise import site_key
 from coterie.sites.settings import SiteSettings
 from coterie.study.layout import trainings
 
-_METRICS = {"loss": "log-loss", "rmse": "RMSE", "auc": "AUC"}
+_METRICS = {"loss": "log-loss", "rmse": "RMSE", "auc": "AUC", "c_index": "C"}
 _95 = 1.96
 
 

@@ -104,7 +104,7 @@ class KeptOutcomes:
         rows_of_reference = rows_of_method
         if not constant:
             rows_of_reference = self._rows(self._kept_with(other))
-        by_class = metric == "auc" or constant
+        by_class = metric in ("auc", "c_index") or constant
         if any(
             _fewest(rows, by_class) < self._least
             for rows in (*rows_of_method.values(), *rows_of_reference.values())
@@ -222,6 +222,10 @@ def _read(path: Path) -> Rows:
         arrays.get("outputs"),
         patients=arrays.get("patients"),
         boosted=arrays.get("boosted_loss"),
+        marks=arrays.get("marks"),
+        followup=arrays.get("followup"),
+        hazards=arrays.get("hazards"),
+        counts=arrays.get("counts"),
     )
 
 
@@ -237,7 +241,14 @@ def _outcomes_of(rows: Mapping[int, Rows], constant: bool) -> Tensor:
 
 
 def _fewest(rows: Rows, by_class: bool) -> int:
-    """Test rows, or those of the class that has fewest."""
-    if rows.labels is None or not (by_class and rows.classes):
+    """Test rows, or those of the class that has fewest: of time to event and counts, with an event or without."""
+    classes = None
+    if rows.followup is not None:
+        classes = rows.followup[:, 2] > 0
+    elif rows.counts is not None:
+        classes = rows.counts[:, 1] > 0
+    elif rows.classes:
+        classes = rows.labels
+    if classes is None or not by_class:
         return len(rows.loss)
-    return int(np.unique(rows.labels, return_counts=True)[1].min())
+    return int(np.unique(classes, return_counts=True)[1].min())

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import PARTS, Clients
+from coterie.base.label_form import LabelForm
 from coterie.base.vector import Layout
 from coterie.config.rules import is_number
 from coterie.contract.replies import CURVATURE, row_shape
@@ -38,6 +39,7 @@ from coterie.data.tables.recipe import (
     scale_of_bounds,
 )
 from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.followup import check_form, form_of_options
 from coterie.sites.tables import description_options, left_out, table_settings
 
 STATISTICS = 3
@@ -128,6 +130,8 @@ def _label_of(table: Table, options: Mapping[str, Any]) -> LabelDescription:
 
 
 def _is_quantity(label: LabelDescription, options: Mapping[str, Any]) -> bool:
+    if options.get("exposure") is not None:
+        return True
     has_many_values = label.kind == "number" and label.distinct > MANY_CLASSES
     return options.get("task") == "regression" or (
         options.get("task") is None and has_many_values
@@ -188,9 +192,11 @@ def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
         if column.numbers is not None or column.kind == "empty"
     }
     summed = numbers - left_out(options)
-    label = _label_of(table, options)
-    if options.get("above") is not None or not _is_quantity(label, options):
-        # A label of classes is not scaled, so that nobody needs its sums.
+    # A label of classes, a count and a time to event are not scaled: nobody needs their sums.
+    is_scaled = options.get("above") is None and form_of_options(options) == ""
+    if is_scaled:
+        is_scaled = _is_quantity(_label_of(table, options), options)
+    if not is_scaled:
         summed.discard(options["label"])
     return summed
 
@@ -213,6 +219,7 @@ def recipe_fits(
     chosen, drop = options.get("categorical", ()), left_out(options)
     if label["column"] != options["label"] or label["above"] != options.get("above"):
         raise RefusedError("the recipe has another label than the approved plan")
+    check_form(label, options)
     if len(label["classes"]) > MANY_CATEGORIES:
         raise RefusedError(
             f"the recipe has {len(label['classes'])} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
@@ -371,7 +378,7 @@ def classes_withheld(
     part = getattr(clients[0], str(payload["part"]), None)
     if name == "baselines" and few_tested:
         return {key: torch.zeros_like(value) for key, value in reply.items()}
-    if part is None or fewest_of(part.labels) >= least:
+    if part is None or fewest_of(part.labels, clients.form) >= least:
         return reply
     if name == "baselines":
         return {key: torch.zeros_like(value) for key, value in reply.items()}
@@ -387,15 +394,27 @@ def fewest_tested(clients: Clients) -> float:
     client = clients[0]
     if not clients.row_folds or client.test is None:
         return math.inf
-    if client.test.labels.is_floating_point():
+    tested = _classes_of(client.test.labels, clients.form)
+    if tested is None:
         return len(client.test)
-    of_parts = [part.labels.reshape(-1) for _, part in client.parts()]
-    tested = client.test.labels.reshape(-1)
-    return min(int((tested == c).sum()) for c in torch.cat(of_parts).unique())
+    of_parts = [_classes_of(part.labels, clients.form) for _, part in client.parts()]
+    every = torch.cat([classes for classes in of_parts if classes is not None])
+    return min(int((tested == c).sum()) for c in every.unique())
 
 
-def fewest_of(labels: torch.Tensor) -> int:
-    """Return the rows of the smallest class; of all of them, where there are no classes."""
-    if labels.is_floating_point():
+def fewest_of(labels: torch.Tensor, form: LabelForm | None = None) -> int:
+    """Return the rows of the smallest class; of all of them, where there are no classes.
+
+    Of time to event and counts, which `form` declares, the classes are rows with an event and without one.
+    """
+    classes = _classes_of(labels, form)
+    if classes is None:
         return len(labels)
-    return int(labels.reshape(-1).unique(return_counts=True)[1].min())
+    return int(classes.unique(return_counts=True)[1].min())
+
+
+def _classes_of(labels: torch.Tensor, form: LabelForm | None) -> torch.Tensor | None:
+    happened = None if form is None else form.happened(labels)
+    if happened is not None:
+        return happened.long()
+    return None if labels.is_floating_point() else labels.reshape(-1)

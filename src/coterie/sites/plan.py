@@ -24,6 +24,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
 from coterie.sites.descriptions import SiteDescription, parse_descriptions
+from coterie.sites.followup import TASKS
 from coterie.sites.settings import short
 from coterie.sites.tables import table_options
 
@@ -219,8 +220,13 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         raise InputError(
             f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
         )
+    if experiment.run.secure is not None:
+        raise InputError(
+            f"{path}: [secure] is for one machine as yet, and sites do not exchange keys; leave it out, and hide rows by [privacy]"
+        )
     _check_filters(experiment, path)
     _check_privacy(experiment, path)
+    _check_form(experiment, path)
     if type(experiment.engine) is not InProcess:
         raise InputError(f"{path}: [engine] does not go with [deploy]; drop it")
     if experiment.engine.precision != "float32":
@@ -228,6 +234,20 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
             f"{path}, [engine]: precision is for one machine, whose processor decides its bits; drop it"
         )
     return experiment
+
+
+def _check_form(experiment: Experiment, path: Path) -> None:
+    """Raise `InputError` for noise that would not hide a row of time to event or of counts: their losses have no bound."""
+    declared = [key for key in TASKS if experiment.data.get(key) is not None]
+    secret = any(
+        isinstance(step, GaussianNoise) and step.secret for step in experiment.filters
+    )
+    if declared and (secret or experiment.privacy is not None):
+        noise = "[privacy]" if experiment.privacy is not None else "secret noise"
+        raise InputError(
+            f"{path}: {noise} does not hide what is told of [data] {declared[0]}, its events by time or their sum; leave out the "
+            f"noise, or leave out {declared[0]} and say label, a column of classes"
+        )
 
 
 def _check_privacy(experiment: Experiment, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from coterie.base.errors import visible
+from coterie.base.label_form import LabelForm
 from coterie.base.layers import feature_width
 from coterie.base.vector import Layout
 from coterie.config.local import LocalSGD
@@ -23,15 +24,17 @@ from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks, Limits, declarations
 from coterie.contract.wire import Ask, Context
 from coterie.data.tables.agreement import agree
+from coterie.data.tables.intervals import form_at_most
 from coterie.data.tables.recipe import TableCohort
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
-from coterie.models import build_shape
+from coterie.models import build_for
 from coterie.run.experiment import Experiment
 from coterie.run.files import seed_suffix
 from coterie.sites.approval import Approved
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD, Paired, fits_boosted_at_sites
+from coterie.sites.followup import form_of_options, times_withheld
 from coterie.sites.ledger import Account, count_numbers
 from coterie.sites.minima import STATISTICS, table_withheld
 from coterie.sites.plan import robustness_note
@@ -101,9 +104,9 @@ class _Size:
         options.pop("server_file", None)
         split, seed = experiment.split or None, experiment.run.seeds[0]
         table, _ = read_site(settings.data, site, options, seed=seed, split=split)
-        cohort = TableCohort(
-            {site: table_withheld(table, options, settings.minimum_cell)}
-        )
+        least = settings.minimum_cell
+        told = times_withheld(table_withheld(table, options, least), options, least)
+        cohort = TableCohort({site: told})
         numbers = 1
 
         def ask(task: Any, **payload: Any) -> Any:
@@ -113,12 +116,17 @@ class _Size:
             return reply
 
         recipe = agree(
-            (site,), settings_of_file(table_settings(options), table, site), ask
+            (site,),
+            settings_of_file(table_settings(options), table, site),
+            ask,
+            form_at_most,
         )
         inputs, classes = len(recipe["features"]), len(recipe["label"]["classes"])
-        module = build_shape(
-            experiment.build_model(), (inputs,), 1 if classes in (0, 2) else classes
-        )
+        form = LabelForm.of_recipe(recipe["label"])
+        outputs = 1 if classes in (0, 2) else classes
+        if form is not None:
+            outputs = form.outputs
+        module = build_for(form, experiment.build_model(), (inputs,), outputs)
         return cls(module, inputs, classes, len(table), numbers + FACTS)
 
     def numbers(self, declaration: Asks, owner: Any, approved: Approved) -> int:
@@ -156,15 +164,16 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     options, run = table_options(experiment.data), experiment.run
     yield f"plan      SHA-256 {approved.hash}"
     yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
-    yield f"predicts  {options['label']}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
+    yield f"predicts  {_label_words(options)}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
     yield f"rows      {_split_words(experiment)}"
     for_each = "" if experiment.folds else " for each seed"
     sums = f"{STATISTICS} sums of each column of numbers{for_each}, "
     if options.get("bounds"):
         sums = ""
+    of_events = _words_of_events(options, settings.minimum_cell)
     yield (
         f"before    leaves: names and kinds of columns, categories of at least {settings.minimum_cell} training rows, {sums}"
-        "numbers of rows, a keyed hash"
+        f"{of_events}numbers of rows, a keyed hash"
     )
     model = {"name": "logistic", **experiment.model}
     parameters = sum(p.numel() for p in size.module.parameters())
@@ -259,6 +268,29 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
             )
 
 
+def _label_words(options: Mapping[str, Any]) -> str:
+    if options.get("exposure") is not None:
+        return f"{options['label']}, counted per {options['exposure']}"
+    if options.get("event") is None:
+        return str(options["label"])
+    since = f" from {options['entry']} on" if options.get("entry") else ""
+    return f"when {options['label']} happens, by {options['time']}{since}"
+
+
+def _words_of_events(options: Mapping[str, Any], least: int) -> str:
+    """Say what leaves of times and counts before training; "" for other labels."""
+    form = form_of_options(options)
+    if form == "counts":
+        return "the sum of counts and that of exposure for each seed, "
+    if not form:
+        return ""
+    rows = f"at least {least} training rows" if least > 1 else "single training rows"
+    return (
+        f"events and ends of follow-up counted in cells of time (each 19 % longer than the last) of {rows}, and time at risk as these "
+        f"counts give it, but no time of a row, "
+    )
+
+
 def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     """Say what leaves of losses, metrics and differences between methods."""
     experiment = approved.plan.experiment
@@ -276,7 +308,14 @@ def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
 
 def _private_words(approved: Approved) -> Iterator[str]:
     """Say what stays under [privacy], and by how much several trainings and runs tell more than one."""
-    yield "stays     losses, metrics and differences between methods; a person here reads them by coterie site verdict"
+    privacy = approved.plan.experiment.privacy
+    tell = privacy.tell if privacy is not None else ()
+    if tell:
+        yield (
+            f"each time {' and '.join(tell)} of an evaluation, each behind noise of as many times what a row can move it as a step has"
+        )
+    stays = "all other losses" if tell else "losses"
+    yield f"stays     {stays}, metrics and differences between methods; a person here reads them by coterie site verdict"
     private = [
         allowed
         for allowed in approved.pairs.values()

@@ -28,12 +28,12 @@ from coterie.config.run import RunTable
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Limits
-from coterie.contract.task import Task
+from coterie.contract.task import Task, is_exact_fact
 from coterie.contract.wire import Ask, Context
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.private_methods import ROW_SUMS
-from coterie.sites.allowed import Allowed, RefusedError, is_exact_fact, is_secret
+from coterie.sites.allowed import Allowed, RefusedError, is_secret
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD
 from coterie.sites.plan import Plan
@@ -52,7 +52,8 @@ class Price:
         secret: whether the plan has noise under the site's key.
         updates: updates and gradients, each a vector behind one noise.
         updates_squared: square of their mu.
-        numbers: losses, metrics and their like, each of mu 1.
+        numbers: losses, metrics and their like.
+        numbers_squared: square of their mu.
         exact: a field that leaves as it is, in words; then mu is infinite. "": none.
     """
 
@@ -60,12 +61,13 @@ class Price:
     updates: int
     updates_squared: float
     numbers: int
+    numbers_squared: float
     exact: str
 
     @property
     def noisy_mu(self) -> float:
         """Mu of all that leaves behind noise."""
-        return math.sqrt(self.updates_squared + self.numbers)
+        return math.sqrt(self.updates_squared + self.numbers_squared)
 
     @property
     def mu(self) -> float:
@@ -121,7 +123,9 @@ def events_of(
         if kind in ("own", "count") or (kind == "other" and is_exact_fact(form)):
             continue
         if allowed.private and kind in (*LOSSES, "choice"):
-            continue  # nothing is told of it
+            if task is evaluate and (told := _told_of_evaluation(allowed, field)):
+                yield "number", told
+            continue
         entries = _entries(task, field, arguments, layout)
         if kind in VECTORS:
             behind_rows = squared_mu_of_training(task, arguments) is not None
@@ -135,6 +139,17 @@ def events_of(
             yield "number", entries
         else:
             yield "exact", 1
+
+
+def _told_of_evaluation(allowed: Allowed, field: str) -> int:
+    """Numbers in a field of an evaluation that `[privacy] tell` lets out."""
+    losses = allowed.tell.count("loss")
+    return losses if field == "loss" else len(allowed.tell) - losses
+
+
+def squared_mu_of_number(allowed: Allowed) -> float:
+    """The square of the mu of one loss or metric, whose noise is so many times what one row can move it."""
+    return 1 / allowed.metric_noise**2
 
 
 def _entries(
@@ -173,7 +188,7 @@ def squared_mu(
     for what, count in events_of(allowed, task, arguments, layout):
         each = {
             "update": _squared_mu_of_vector(allowed, task, arguments),
-            "number": 1.0,
+            "number": squared_mu_of_number(allowed),
         }.get(what, math.inf)
         total += count * each
     return total
@@ -214,7 +229,7 @@ def price_of(
         rounds,
         feature_width(layout),
     )  # no reply is longer with more classes
-    updates, updates_squared, numbers, exact = 0, 0.0, 0, ""
+    updates, updates_squared, numbers, numbers_squared, exact = 0, 0.0, 0, 0.0, ""
     for pair, allowed in pairs.items():
         for name, (declaration, owner) in allowed.tasks.items():
             arguments = Ask(
@@ -231,13 +246,23 @@ def price_of(
                     updates_squared += count * requests * each
                 elif what == "number":
                     numbers += count * requests
+                    numbers_squared += count * requests * squared_mu_of_number(allowed)
                 elif not exact:
                     exact = f"{declaration.task.name.rpartition(':')[2]} of {pair}"
     private = any(allowed.private for allowed in pairs.values())
     is_secret_plan = any(allowed.secret for allowed in pairs.values()) or private
     if is_secret_plan and not private:
-        numbers += comparisons * plan.deployment.runs * noisy_numbers_of_comparison()
-    return Price(is_secret_plan, updates, updates_squared, numbers, exact)
+        of_comparisons = (
+            comparisons * plan.deployment.runs * noisy_numbers_of_comparison()
+        )
+        numbers += of_comparisons
+        # All methods of such a plan have the same noise.
+        numbers_squared += of_comparisons * squared_mu_of_number(
+            next(iter(pairs.values()))
+        )
+    return Price(
+        is_secret_plan, updates, updates_squared, numbers, numbers_squared, exact
+    )
 
 
 def price_in_words(
@@ -258,8 +283,8 @@ def price_in_words(
     delta = delta_of_site(settings, rows)
     yield (
         f"price     {price.updates} updates (mu {math.sqrt(price.updates_squared):.3g}) and {price.numbers} losses, metrics and "
-        f"differences (mu {math.sqrt(price.numbers):.3g}) about each row behind noise, over all methods, seeds, folds, rounds and "
-        f"runs: together mu {price.noisy_mu:.3g}, which is epsilon {epsilon_of(price.noisy_mu, delta):.3g} at delta {delta:.2g}"
+        f"differences (mu {math.sqrt(price.numbers_squared):.3g}) about each row behind noise, over all methods, seeds, folds, "
+        f"rounds and runs: together mu {price.noisy_mu:.3g}, epsilon {epsilon_of(price.noisy_mu, delta):.3g} at delta {delta:.2g}"
     )
     yield f"          whoever knows all other rows is then {meaning(price.noisy_mu)}, where half is luck"
     if price.exact:
@@ -293,12 +318,12 @@ def check_price(price: Price, run: RunTable, settings: SiteSettings) -> None:
     mu = price.noisy_mu
     if not price.secret or mu <= settings.largest_mu:
         return
-    if price.updates_squared > price.numbers:
+    if price.updates_squared > price.numbers_squared:
         cure = "a larger sigma, fewer rounds, methods or seeds, or [deploy] runs = 1"
     elif run.evaluate == run.rounds:
-        cure = "fewer metrics, methods or seeds, or [deploy] runs = 1"
+        cure = "a larger metric_noise, fewer methods or seeds, or [deploy] runs = 1"
     else:
-        cure = f"[run] evaluate = {run.rounds}, fewer metrics, or [deploy] runs = 1"
+        cure = f"[run] evaluate = {run.rounds}, a larger metric_noise, or [deploy] runs = 1"
     raise RefusedError(
         f"{price.updates} updates and {price.numbers} losses, metrics and differences behind noise are mu {mu:.3g} about each row, and "
         f"this site takes largest_mu = {settings.largest_mu:g}. The operator can give the plan {cure}; this site can raise largest_mu"

@@ -263,6 +263,18 @@ def counts_beyond(replies: Any, rows: Mapping[str, int]) -> dict[str, str]:
     }
 
 
+def events_beyond(replies: Any, rows: Mapping[str, int]) -> dict[str, str]:
+    """Return, by site, why its events in cells or intervals of time are refused: a row has one event, and they are more than rows."""
+    events = replies.fields.get("cells", replies.fields.get("events"))
+    if events is None or events.ndim < 2:
+        return {}
+    refused = {}
+    for name, count in zip(replies.clients, events.sum(1).tolist(), strict=True):
+        if count > rows[name]:
+            refused[name] = f"it tells {count:.0f} events of {rows[name]} rows"
+    return refused
+
+
 def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[FarMoments]:
     """Yield the moments of sites that are too far from those of the others to be averaged with them before a person has looked.
 

@@ -19,6 +19,7 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
+from coterie.base.hazards import MOST_INTERVALS
 from coterie.base.layers import feature_width
 from coterie.base.rng import fork_generators
 from coterie.base.vector import Layout
@@ -40,8 +41,9 @@ from coterie.contract.wire import (
 from coterie.data.tables.cells import Table
 from coterie.data.tables.description import MANY_ROWS
 from coterie.data.tables.folder import encode_client
+from coterie.data.tables.intervals import count_events, sum_counts, sum_followup
 from coterie.data.tables.recipe import TableCohort, describe
-from coterie.models import build_shape, freeze
+from coterie.models import build_for, freeze
 from coterie.run.files import ALL
 from coterie.run.fit import share_validation
 from coterie.sites.allowed import Allowed, RefusedError, check_state
@@ -53,6 +55,7 @@ from coterie.sites.comparisons import (
     paired_errors,
 )
 from coterie.sites.descriptions import check_recipe, longest_head
+from coterie.sites.followup import form_hash, form_of_options, times_withheld
 from coterie.sites.kept_outcomes import KeptOutcomes
 from coterie.sites.ledger import Account, Place, Told, count_numbers
 from coterie.sites.minima import (
@@ -76,7 +79,7 @@ from coterie.sites.price import (
 )
 from coterie.sites.secret_noise import (
     KeyedVeil,
-    SilentVeil,
+    SparingVeil,
     keyed_normal,
     site_key,
     under_key,
@@ -88,6 +91,7 @@ from coterie.sites.tables import (
     description_options,
     facts_of,
     fingerprint_of,
+    outputs_of_recipe,
     read_site,
     table_options,
 )
@@ -132,6 +136,7 @@ class SiteRows:
         self.options = table_options(self.experiment.data)
         self.options.pop("server_file", None)
         self.table: Table | None = None
+        self.told_table: Table | None = None
         self.seed, self._fingerprint = -1, ""
         self.clients: Clients | None = None
         self.shard: Shard | None = None
@@ -150,12 +155,11 @@ class SiteRows:
     def _key(self) -> bytes:
         return site_key(Path(self.settings.log))
 
-    @property
-    def _veil(self) -> KeyedVeil | None:
-        """Return what hides losses and metrics, if the plan has noise."""
-        if self.approved.private:
-            return SilentVeil(self._key)
-        return KeyedVeil(self._key) if self.approved.secret else None
+    def _veil_of(self, allowed: Allowed) -> KeyedVeil | None:
+        """Return what hides the losses and metrics of a training, if the plan has noise."""
+        if allowed.private:
+            return SparingVeil(self._key, allowed.metric_noise, allowed.tell)
+        return KeyedVeil(self._key, allowed.metric_noise) if allowed.secret else None
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one message; `about` then says what the log should know. Raises `RefusedError` outside the plan."""
@@ -210,7 +214,7 @@ class SiteRows:
     # ---- rows
 
     def _open(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        self.table = self.clients = self.shard = None
+        self.table = self.told_table = self.clients = self.shard = None
         seed, seeds = message.get("seed"), self.experiment.split_seeds
         if type(seed) is not int or seed not in seeds:
             raise RefusedError(
@@ -241,10 +245,9 @@ class SiteRows:
             )
         moments_fit(len(seeds), rows)
         self._account.most_mu = most_mu(self.settings, len(table))
-        self.table, self.seed = (
-            table_withheld(table, self.options, self.settings.minimum_cell),
-            seed,
-        )
+        least = self.settings.minimum_cell
+        self.table, self.seed = table_withheld(table, self.options, least), seed
+        self.told_table = times_withheld(self.table, self.options, least)
         self._fingerprint = hmac.new(
             self._key, fingerprint_of(table).encode(), "sha256"
         ).hexdigest()[:32]
@@ -264,6 +267,7 @@ class SiteRows:
                 sum(max(site.rows) for site in stated.values()) if stated else MANY_ROWS
             )
             recipe_fits(recipe, table, self.options, all_rows)
+            self._count_form(recipe["label"])
             unstated = check_recipe(stated, recipe)
             if unstated:
                 raise RefusedError(
@@ -287,6 +291,14 @@ class SiteRows:
             "notes": self._notes(notes),
             "facts": json.dumps(asdict(self._facts(self.clients))),
         }
+
+    def _count_form(self, label: Mapping[str, Any]) -> None:
+        """Spend on the intervals of a recipe, one set for each run: models under many of them would tell apart single rows by time."""
+        if form_of_options(self.options):
+            runs = self.approved.plan.deployment.runs
+            place = Place(self.approved.hash, f"seed {self.seed}", "recipe", 0)
+            request = self._under_key(form_hash(label))
+            self._account.reserve(place, (request,), runs)
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         self.shard = None
@@ -339,12 +351,12 @@ class SiteRows:
         module.load_state_dict(state)
         workspace = Workspace(
             module,
-            self.experiment.run.loss,
+            self.experiment.run.row_loss(clients),
             clients[0],
             kernel=self.experiment.engine.kernel,
         )
         workspace.fewest_rows = self.settings.minimum_batch
-        workspace.veil = self._veil
+        workspace.veil = self._veil_of(allowed)
         workspace.secret_normal = partial(keyed_normal, self._key)
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         # Neither does the name of the run, which the server chooses.
@@ -410,11 +422,12 @@ class SiteRows:
     def _module(self, clients: Clients) -> torch.nn.Module:
         """The model of the plan, before the server's numbers are in it."""
         inputs: Any = clients.train.inputs
-        classes = len(clients.classes)
         with fork_generators():
-            outputs = 1 if classes in (0, 2) else classes
-            module = build_shape(
-                self.experiment.build_model(), tuple(inputs.shape[1:]), outputs
+            module = build_for(
+                clients.form,
+                self.experiment.build_model(),
+                tuple(inputs.shape[1:]),
+                outputs_of_recipe(clients),
             )
         freeze(module, self.experiment.model.get("freeze", []))
         return module
@@ -531,6 +544,8 @@ class SiteRows:
     def _statistics(self, ask: Ask) -> Answer:
         """The answer of a task about the table, which may name the columns that the plan uses and no other."""
         table, arguments = self._open_table(), ask.arguments
+        if ask.function in (count_events, sum_followup, sum_counts):
+            return self._sums_of_events(ask)
         if ask.function is describe:
             if arguments != description_options(self.options):
                 raise RefusedError(
@@ -545,6 +560,28 @@ class SiteRows:
         reply = ask.function(TableCohort({self.name: table}), **arguments)._asdict()
         if ask.function is describe:
             reply["text"] = (public_description(table, self.options).text(),)
+        self.about["rows"] = len(table.parts["train"])
+        self._count(ask.task, ask.payload, reply)
+        return Answer((Block((self.name,), reply),))
+
+    def _sums_of_events(self, ask: Ask) -> Answer:
+        """Counts of events, and time at risk or exposure: of the table whose times tell no row's."""
+        table, arguments = self.told_table, ask.arguments
+        wanted = {
+            "time to event": (count_events, sum_followup),
+            "counts": (sum_counts,),
+        }
+        allowed = wanted.get(form_of_options(self.options), ())
+        named = arguments.get("event", arguments.get("label"))
+        if (
+            table is None
+            or ask.function not in allowed
+            or named != self.options["label"]
+        ):
+            raise RefusedError("the approved plan asks no such sums of events")
+        if len(json.loads(arguments.get("cuts", "[]"))) > MOST_INTERVALS + 1:
+            raise RefusedError("the server asks about more intervals than a plan has")
+        reply = ask.function(TableCohort({self.name: table}), **arguments)._asdict()
         self.about["rows"] = len(table.parts["train"])
         self._count(ask.task, ask.payload, reply)
         return Answer((Block((self.name,), reply),))
@@ -569,9 +606,10 @@ class SiteRows:
         budget = len(self.approved.comparisons) * self.approved.plan.deployment.runs
         asked = _Asked(Place(self.approved.hash, "", ask.task, 0), (request,), budget)
         self._reserve(asked)
-        squared_mu_here = (
-            float(noisy_numbers_of_comparison()) if self.approved.secret else math.inf
-        )
+        squared_mu_here = math.inf
+        if self.approved.secret:
+            told = noisy_numbers_of_comparison()
+            squared_mu_here = told / self.approved.metric_noise**2
         return self._settled(self._of_test_rows(ask, noted), asked, squared_mu_here)
 
     def _of_test_rows(self, ask: Ask, noted: KeptOutcomes) -> Answer:
@@ -601,9 +639,12 @@ class SiteRows:
             and wants_boosted(self.experiment, self.shard.clients)
             and can_fit()
         )
+        veil = None
+        if self.approved.private or self.approved.secret:
+            veil = KeyedVeil(self._key, self.approved.metric_noise)
         return KeptOutcomes(
             *settings,
-            self._veil,
+            veil,
             now,
             baseline=baseline_of(self.experiment),
             boosted=boosted,

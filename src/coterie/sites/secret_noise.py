@@ -26,6 +26,7 @@ from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import RowError, student
+from coterie.compute.row_noise import FINENESS, to_grid
 from coterie.contract.filters import Filter, Passage
 from coterie.contract.task import find_task
 from coterie.filters.clip import Clip
@@ -37,8 +38,8 @@ from coterie.sites.minima import fewest_of
 KEY_BYTES = 32
 LARGEST_LOSS = 5.0
 """Of a row, where losses leave behind noise: a probability of .7% for what was right."""
-OF_PREDICTED = ("ppv", "npv")
-"""Metrics of the rows that a model calls one class: whoever chooses the model chooses how few those are."""
+OF_PREDICTED = ("ppv", "npv", "c_index")
+"""Metrics of the rows that a model calls one class, and of pairs: whoever chooses the model chooses how few those are."""
 
 
 def key_file(log: Path) -> Path:
@@ -173,14 +174,15 @@ class KeyedVeil:
 
     Args:
         key: of the site.
+        multiplier: deviation of the noise, in units of what one row can move a number.
     """
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, key: bytes, multiplier: float = 1.0) -> None:
+        self._key, self._multiplier = key, multiplier
 
     def bound_losses(self, losses: Tensor) -> Tensor:
-        """Return losses of at most `LARGEST_LOSS` each; one that is not a number becomes that."""
-        return losses.nan_to_num(nan=LARGEST_LOSS).clamp(max=LARGEST_LOSS)
+        """Return losses of at most `LARGEST_LOSS` each, on either side of 0; one that is not a number becomes that."""
+        return losses.nan_to_num(nan=LARGEST_LOSS).clamp(-LARGEST_LOSS, LARGEST_LOSS)
 
     def loss(self, mean: float, rows: int, x: Tensor) -> float:
         """Return the mean loss of model x [d + b] over so many rows with noise, not below 0."""
@@ -208,9 +210,12 @@ class KeyedVeil:
         return times * (high - low) / max(1, fewest)
 
     def metric(self, name: str, value: float, reach: float, model: Tensor) -> float:
-        """Return the loss or a metric with noise of deviation `reach`, which follows from `model`; NaN if that is not finite."""
+        """Return the loss or a metric, which one row can move by `reach`, with noise that follows from `model`; NaN if that is not
+        finite.
+        """
         low, high = (0.0, inf) if name == "loss" else BOUNDS.get(name, (-inf, inf))
-        noisy = value + reach * self._noise(name, value, model)
+        sigma = self._multiplier * reach
+        noisy = value + sigma * self._noise(name, value, model)
         return min(high, max(low, noisy)) if isfinite(noisy) else nan
 
     def comparison(
@@ -238,7 +243,8 @@ class KeyedVeil:
         widened = 1 + abs(
             self._noise(f"{name} error", exact.error, torch.cat([method, reference]))
         )
-        error = math.hypot(exact.error, reach * math.sqrt(2 * widened))
+        sigma = self._multiplier * reach
+        error = math.hypot(exact.error, sigma * math.sqrt(2 * widened))
         return Paired(error, student(gap, RowError(error, freedom))[1], gap, value)
 
     def _noise(self, name: str, value: float, model: Tensor) -> float:
@@ -253,12 +259,39 @@ class KeyedVeil:
         )
 
 
-class SilentVeil(KeyedVeil):
-    """Tells no loss and no metric: where rows are hidden in training, what a model says of them stays at the site."""
+class SparingVeil(KeyedVeil):
+    """Tells of an evaluation what `[privacy] tell` names: where rows are hidden in training, all else that a model says of them stays.
+
+    Args:
+        key: of the site.
+        multiplier: deviation of the noise, in units of what one row can move a number.
+        tell: the loss and metrics that are told.
+    """
+
+    def __init__(
+        self, key: bytes, multiplier: float = 1.0, tell: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(key, multiplier)
+        self._tell = tell
+
+    def loss(self, mean: float, rows: int, x: Tensor) -> float:
+        """Return NaN: what a method asks of losses is not told, only evaluations are."""
+        return nan
 
     def metric(self, name: str, value: float, reach: float, model: Tensor) -> float:
-        """Return NaN, whatever the loss or the metric."""
-        return nan
+        """Return the loss or a metric with noise; NaN for one that is not told.
+
+        The noisy number lies on a grid, as `compute.row_noise.to_grid` says. A loss is never 0, which stands for one that is not told.
+        """
+        sigma = self._multiplier * reach
+        if name not in self._tell or not isfinite(value) or not isfinite(sigma):
+            return nan
+        noisy = value + sigma * self._noise(name, value, model)
+        on_grid = float(to_grid(torch.tensor([noisy], dtype=torch.float64), sigma))
+        if name == "loss":
+            return max(sigma * 2.0**-FINENESS, on_grid)
+        low, high = BOUNDS[name]
+        return min(high, max(low, on_grid))
 
 
 def keyed_normal(key: bytes, content: bytes, count: int) -> NDArray[np.float64]:

@@ -40,6 +40,7 @@ from coterie.sites.replies import (
     FRAME,
     answer_of,
     counts_beyond,
+    events_beyond,
     facts_of_reply,
     moments_apart,
     most_bytes,
@@ -287,6 +288,8 @@ class Remote(Engine):
         if "counts" in replies.fields:
             rows = {name: self._described[name].rows for name in replies.clients}
             unreadable |= counts_beyond(replies, rows)
+        described = {name: table.rows for name, table in self._described.items()}
+        unreadable |= events_beyond(replies, described)
         costs = view.session.asks[-1].costs
         sentences = {
             c.client: c.failed

@@ -61,7 +61,7 @@ class SiteSettings:
     minimum_batch: Annotated[int, SIZE] = 8
     largest_message: Annotated[int, SIZE] = 1024
     largest_layer: Annotated[int, COUNT] = 0
-    largest_mu: Annotated[float, Rule(POSITIVE.test, "a number > 0")] = 20.0
+    largest_mu: Annotated[float, Rule(POSITIVE.test, "a number > 0")] = 3.0
     epsilon: Annotated[float | None, optional(POSITIVE, "none")] = None
     delta: Annotated[float | None, optional(POSITIVE, "a tenth of one in its rows")] = (
         None

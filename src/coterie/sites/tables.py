@@ -17,16 +17,18 @@ import torch
 
 from coterie.base.clients import PARTS, Client, Clients
 from coterie.base.errors import InputError, nearest, require
+from coterie.base.label_form import LabelForm
 from coterie.base.rows import Part
 from coterie.config.data import EVERY_FILE, Split, Tables
 from coterie.config.schema import build, options_of
 from coterie.data.sets.heart_disease import OPTIONS as HEART_DISEASE
 from coterie.data.tables.cells import Table
 from coterie.data.tables.folder import fit_to, ready_tables
+from coterie.data.tables.intervals import count_events, sum_counts, sum_followup
 from coterie.data.tables.read import read, reading_of
 from coterie.data.tables.recipe import Recipe, describe, moments
 
-TABLE_TASKS = (describe, moments)
+TABLE_TASKS = (describe, moments, count_events, sum_followup, sum_counts)
 """Tasks about a site's table; all others are about its encoded rows."""
 
 _ALLOWED = tuple(
@@ -57,14 +59,9 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
             },
             **options,
         }
-    if options.get("exposure") is not None:
-        raise InputError(
-            "[data] exposure: counts with exposure are not trained at sites yet; drop it, and the count is a number"
-        )
     if options.get("event") is not None:
-        raise InputError(
-            "[data] event: time to event is not trained at sites yet; say label, the column that says if it happened, and drop time"
-        )
+        # Of time to event the label is the column that says whether it happened.
+        options.setdefault("label", options["event"])
     for key in options:
         if key not in _ALLOWED:
             raise InputError(
@@ -174,9 +171,20 @@ def fingerprint_of(table: Table) -> str:
     for name, column in table.columns.items():
         cells = column.value_names if column.numbers is None else column.numbers
         digest.update(repr((name, column.kind, cells.tolist())).encode())
+    for values in (table.followup, table.exposure):
+        if values is not None:
+            digest.update(repr(values.tolist()).encode())
     for part, rows in sorted(table.parts.items()):
         digest.update(repr((part, rows.tolist())).encode())
     return digest.hexdigest()
+
+
+def outputs_of_recipe(clients: Clients) -> int:
+    """Return the outputs of a model of these clients by what their recipe says of the label, whichever of its classes occur here."""
+    if clients.form.has_loss:
+        return clients.form.outputs
+    classes = len(clients.classes)
+    return 1 if classes in (0, 2) else classes
 
 
 class RemoteClients(Clients):
@@ -199,6 +207,11 @@ class RemoteClients(Clients):
             max(f.highest for f in facts.values()),
         )
         labels = torch.tensor([lowest, highest]) if classes else torch.zeros(2)
+        form = LabelForm.of_recipe(recipe["label"])
+        if form is not None:
+            # Two rows of the form that the labels at sites have: no event, and one.
+            rows = {"hazards": [[0.0, 1, 0], [0, 1, 1]], "count": [[0.0, 1], [1, 1]]}
+            labels = torch.tensor(rows[form.kind])
         part = Part(torch.zeros(2, len(recipe["features"])), labels)
         clients = [Client(n, part) for n in facts]
         super().__init__(

@@ -14,6 +14,7 @@ from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.cures import Advice
 from coterie.base.errors import InputError
+from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS
 from coterie.base.vector import Layout, copy_model
 from coterie.compute.linear import require_linear
 from coterie.compute.metrics import find_metrics
@@ -153,8 +154,13 @@ def train(
 
 
 def metric_names(experiment: Experiment) -> tuple[str, ...]:
-    """Names of the metrics, those of the user's own without their file."""
-    return short_names(experiment.run.metrics)
+    """Names of the metrics, those of the user's own without their file; if none are chosen, with those that the table declares."""
+    names = short_names(experiment.run.metrics)
+    if experiment.run.metrics != DEFAULT_METRICS:
+        return names
+    if experiment.data.get("event") is not None:
+        return names + OF_HAZARDS
+    return names + OF_COUNTS if experiment.data.get("exposure") is not None else names
 
 
 def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:

@@ -62,7 +62,8 @@ def spread_methods(
 
 def add_noise(tables: dict[str, Any], epsilons: Sequence[float]) -> None:
     """Give each method behind noise that of its epsilon, once rounds and steps are known; delta and clip are those of [privacy]."""
-    settings = tables.get("privacy", {})
+    settings = dict(tables.get("privacy", {}))
+    settings.pop("tell", None)  # one machine tells nobody
     tables["privacy"] = {**settings, "epsilon": math.inf}
     _, *entries = tables["methods"]
     for number, entry in enumerate(entries):

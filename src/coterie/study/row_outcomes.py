@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,10 +95,7 @@ def outcomes(
             trained_parts.append(held_out)
             held_out = None
         labels = torch.cat([part.labels for part in trained_parts])
-        # The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary.
-        with workspace.noise(
-            Rng.named(run.seed, run.rounds, name, "round/layers").seed()
-        ):
+        with _noise_of_evaluation(workspace, run, name):
             columns_of_client = of_rows(workspace, client, labels, clients.label_scale)
             if boosted:
                 columns_of_client |= losses_of_boosted(
@@ -117,6 +115,16 @@ def outcomes(
     joined = {key: torch.cat(values) for key, values in columns.items()}
     joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
     return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
+
+
+def _noise_of_evaluation(
+    workspace: Workspace, run: Run, client: str
+) -> AbstractContextManager[None]:
+    """The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary."""
+    if not workspace.always_random:
+        return nullcontext()
+    seed = Rng.named(run.seed, run.rounds, client, "round/layers").seed()
+    return workspace.noise(seed)
 
 
 def _answers(workspace: Workspace, part: Part) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,7 @@ _OF_RUNS: tuple[Law, ...] = (
 )
 _OF_METHODS: tuple[Law, ...] = (
     runs.value, runs.names, runs.starts, runs.learns, runs.diverges, runs.numbers, runs.alone, runs.participants, runs.failures,
-    runs.sends,
+    runs.newcomers, runs.sends,
 )  # fmt: skip
 
 

@@ -444,6 +444,32 @@ def failures(trial: Trial) -> None:
             )
 
 
+def newcomers(trial: Trial) -> None:
+    """A client that joins later changes nothing before, also where it is added at a resume; of methods that let clients join."""
+    if not trial.method.newcomers:
+        return
+    known = _example(trial.names)
+    late = Client("late", known[0].train, known[0].validation, known[0].test)
+    never = trial.run(clients=known.add(late, start=ROUNDS + 1))
+    for name, x in trial.usual.models.items():
+        if not torch.equal(x, never.models[name]):
+            raise LawError(
+                f"the model of {name} is another one beside a client that has not joined"
+            )
+    joining = known.add(late, start=ROUNDS)
+    straight = trial.run(clients=joining)
+    with tempfile.TemporaryDirectory() as folder:
+        trial.run(ROUNDS - 1, checkpoint=folder, evaluate=ROUNDS)
+        resumed = trial.run(
+            clients=joining, checkpoint=folder, resume=True, evaluate=ROUNDS
+        )
+    for name, x in straight.models.items():
+        if name not in resumed.models or not torch.equal(x, resumed.models[name]):
+            raise LawError(
+                f"the model of {name} is another one where the client is added at a resume"
+            )
+
+
 def sends(trial: Trial) -> None:
     """Each client sends as many numbers as the line `Sends` of the docstring declares for the default settings."""
     if _is_value(trial.method):

@@ -27,7 +27,7 @@ from coterie.config.data import Tables
 from coterie.data.tables import recipe
 from coterie.data.tables.cells import complaint, cures_of, with_signs
 from coterie.data.tables.description import MANY_CATEGORIES
-from coterie.data.tables.intervals import agree_on_intervals, agree_on_rate
+from coterie.data.tables.intervals import agree_on_form
 from coterie.data.tables.recipe import (
     ENOUGH_TO_TELL,
     RARE,
@@ -75,7 +75,16 @@ class Draft(Recipe):
     training_rows: dict[str, int]
 
 
-def agree(names: Sequence[str], settings: Tables, ask: Callable[..., Any]) -> Recipe:
+FitForm = Callable[[LabelRecipe, Callable[..., Any]], LabelRecipe]
+"""Fits the form of a label of time to event or of counts: its intervals and rates."""
+
+
+def agree(
+    names: Sequence[str],
+    settings: Tables,
+    ask: Callable[..., Any],
+    fit_form: FitForm = agree_on_form,
+) -> Recipe:
     """Fit the recipe of the clients `names` (sorted) in two exchanges; `ask(task, **payload)` puts a task to all of them."""
     described = ask(
         describe,
@@ -83,7 +92,7 @@ def agree(names: Sequence[str], settings: Tables, ask: Callable[..., Any]) -> Re
         categorical=json.dumps(sorted(settings.categorical)),
         rare=settings.rare,
     )
-    return fit_recipe(draft_recipe(names, described, settings), ask)
+    return fit_recipe(draft_recipe(names, described, settings), ask, fit_form)
 
 
 Guard = Callable[[], AbstractContextManager[Any]]
@@ -620,17 +629,17 @@ def _is_quantity(
     return False
 
 
-def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
+def fit_recipe(
+    draft: Draft, ask: Callable[..., Any], fit_form: FitForm = agree_on_form
+) -> Recipe:
     """`draft` (of `describe.draft_recipe`) with the mean and scale of each column of numbers, and of a label to regress on.
 
     `ask(task, **payload)` puts a task to all clients; its reply has a leading client dimension. The result survives
     JSON unchanged.
     """
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
-    if draft["label"]["task"] == "time to event":
-        draft["label"] = agree_on_intervals(draft["label"], ask)
-    if draft["label"]["task"] == "counts":
-        draft["label"] = agree_on_rate(draft["label"], ask)
+    if draft["label"]["task"] in ("time to event", "counts"):
+        draft["label"] = fit_form(draft["label"], ask)
     label, names = draft["label"], [c["name"] for c in numbers]
     if any("scale" in column for column in numbers) or "scale" in label:
         return _with_features(draft, draft["columns"], draft["notes"])

@@ -93,7 +93,7 @@ class Column:
     def levels(self) -> tuple[list[str], NDArray[np.int64]]:
         """The different values as names of categories or classes, and for each row which it has, -1 where missing."""
         if self.numbers is None:
-            values: list[Any] = []
+            values: list[Any] = []  # texts, None where missing
             if self.texts is not None:
                 values = self.texts.tolist()
             names = [*dict.fromkeys(values)]
@@ -150,10 +150,10 @@ class Column:
     def where(self, keep: NDArray[np.bool_]) -> Column:
         """Return the column of the rows to keep, bool [rows]."""
         column = self
-        if column.numbers is not None:
-            column = replace(column, numbers=column.numbers[keep])
-        if column.texts is not None:
-            column = replace(column, texts=column.texts[keep])
+        if self.numbers is not None:
+            column = replace(column, numbers=self.numbers[keep])
+        if self.texts is not None:
+            column = replace(column, texts=self.texts[keep])
         if not column.present.any():
             return replace(column, kind="empty")
         return column
@@ -207,9 +207,7 @@ class Reading:
         names = []
         for name in header:
             new_name = self.rename.get(name, name)
-            if (
-                new_name in have
-            ):  # another column has that name, so this one keeps its own
+            if new_name in have:
                 new_name = name
             names.append(new_name)
         return names
@@ -367,8 +365,8 @@ def from_texts(
     has_thousands_dots = thousands_dots(values_written, comma)
     read: dict[str, Written | None] = {}
     for text in values_written:
-        is_unclear = has_thousands_dots and "." in text
         read[text] = None
+        is_unclear = has_thousands_dots and "." in text
         if not is_unclear:
             read[text] = parse_number(text, comma)
     value_of: dict[str, float] = {}
@@ -675,7 +673,7 @@ def _kind(text: str) -> str:
 def _strip_signs(text: str) -> str:
     """`text` without a percent sign or a currency."""
     match = _MONEY.fullmatch(text.removesuffix("%"))
-    if not match:
+    if match is None:
         return text
     return match["minus"] + match["number"]
 

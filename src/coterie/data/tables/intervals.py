@@ -17,6 +17,7 @@ from coterie.base.errors import InputError
 from coterie.base.hazards import (
     CELLS,
     FEWEST_EVENTS,
+    MOST_INTERVALS,
     cell_of,
     choose_cuts,
     edge,
@@ -73,6 +74,33 @@ def sum_followup(cohort: TableCohort, *, event: str, cuts: str) -> AtRisk:
 def _training_rows(table: Table, event: str) -> Rows:
     """Entry, time and event of the training rows."""
     return followup_of(table, event)[table.parts["train"]]
+
+
+def agree_on_form(label: LabelRecipe, ask: Callable[..., Any]) -> LabelRecipe:
+    """Return a label of time to event, or of counts, with what all clients agree on. Raises `InputError` for too few events."""
+    if label["task"] == "counts":
+        return agree_on_rate(label, ask)
+    return agree_on_intervals(label, ask)
+
+
+def form_at_most(label: LabelRecipe, ask: Callable[..., Any]) -> LabelRecipe:
+    """The same with as many intervals as there can be, and rates of 1: for one client that does not know the others.
+
+    It asks what `agree_on_form` does, so that answers can be counted.
+    """
+    name = label["column"]
+    if label["task"] == "counts":
+        ask(sum_counts, label=name)
+        return LabelRecipe(**{**label, "rates": [1.0]})
+    ask(count_events, event=name)
+    horizon = label.get("horizon")
+    if horizon is not None:
+        ask(sum_followup, event=name, cuts=json.dumps([horizon / 2, horizon]))
+    shares = [(k + 1) / MOST_INTERVALS for k in range(MOST_INTERVALS)]
+    ask(sum_followup, event=name, cuts=json.dumps(shares))
+    ones = [1.0] * MOST_INTERVALS
+    end = 1.0 if horizon is None else horizon
+    return LabelRecipe(**{**label, "horizon": end, "cuts": shares, "rates": ones})
 
 
 def agree_on_intervals(label: LabelRecipe, ask: Callable[..., Any]) -> LabelRecipe:

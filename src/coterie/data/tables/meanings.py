@@ -228,11 +228,15 @@ def _limit(name: str, label: str) -> float:
     """The area under the ROC curve below which a column of this name may be the time until the label's event."""
     folded, is_event = fold(name), names_event(label)
     if _TIME.fullmatch(folded):
-        return _BESIDE_EVENT if is_event else _BESIDE_OTHER
+        if is_event:
+            return _BESIDE_EVENT
+        return _BESIDE_OTHER
     if _MAY_BE_TIME.fullmatch(folded):
         return _WEAK
+    if is_event:
+        return _ANY
     # Beside another label a strong predictor, such as the highest pulse of a healthy heart, looks the same.
-    return _ANY if is_event else 0.0
+    return 0.0
 
 
 def _ask_other_outcomes(

@@ -1,0 +1,194 @@
+"""One ask whose vectors the server sees as a sum alone: the exchange of `federation.average` where a run has secure sums."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, explain_imports
+from coterie.config.secure import SecureSums
+from coterie.contract.exchange import Exchange, QuorumError
+from coterie.contract.fixed_point import FixedPoint, whole_weights
+from coterie.contract.masks import MaskedClient, MaskedSum, SumTerms, Words
+from coterie.contract.replies import CURVATURE, Average, Replies
+from coterie.contract.task import Task, is_exact_fact
+
+logger = logging.getLogger("coterie")
+R = TypeVar("R", bound=tuple[Any, ...])
+KEY_BYTES, SHARE_MESSAGE, COMMITMENT = 64, 148, 32
+"""Bytes of a client's public keys, of two shares that are sealed for a peer, and of the hash of a seed."""
+MOST_CLIPPED = 0.01
+"""Share of clipped numbers above which a run says so: a mean of them is another one."""
+
+
+def shown_beside_sums(task: Task[Any]) -> str:
+    """Return the first field of a reply that says something of one client's vector although vectors are summed; "" if there is none.
+
+    Losses may be told: they are metrics at models that the server knows. Numbers of rows, and yes and no, are public.
+    """
+    for key, kind in task.kinds.items():
+        is_fact = kind == "other" and is_exact_fact(task.forms.get(key))
+        if kind in (CURVATURE, "model") or (kind == "other" and not is_fact):
+            return key
+    return ""
+
+
+@dataclass(frozen=True)
+class SecureExchange(Exchange[R]):
+    """One ask under secure sums. Its vectors are averaged behind masks, and never stacked; other fields travel as always.
+
+    A masked ask is not repeated, for who failed or for whom the norm would be far from the others': two sums that differ by one client
+    give that client's vector by subtraction. A vector's norm is unknown.
+    """
+
+    secure: SecureSums = field(default_factory=SecureSums)
+
+    def collect(self) -> Replies[R]:
+        """The replies of all clients. Raises `InputError` for a task whose reply has a vector of each."""
+        shown = next(iter(self._vector_kinds()), "") or shown_beside_sums(self.task)
+        if shown:
+            raise InputError(
+                f"{self.task.name} replies {shown!r} of each client, and under [secure] vectors are told as sums alone; use "
+                "federation.average, or leave out [secure]"
+            )
+        return super().collect()
+
+    def average(self, weights: Mapping[str, float]) -> Average[R]:
+        """The means of vectors with these `weights` of clients, opened behind masks; all else stacked.
+
+        Raises:
+            InputError: Fewer than three clients, or one has nearly all of the weight.
+            QuorumError: Too few sent their vector.
+        """
+        started = time.perf_counter()
+        shown = shown_beside_sums(self.task)
+        if shown:
+            raise InputError(
+                f"{self.task.name} replies {shown!r} beside its vectors, which says something of a single one; leave out [secure]"
+            )
+        whole = whole_weights(weights)
+        terms = SumTerms(
+            self._context(), whole, self.secure.survivors(len(self.ask.names))
+        )
+        clients, server = begin_sum(terms)
+        self._count()
+        answer, sent = self._carry(self.ask)
+        replies = self._check_replies(self.ask, answer)
+        masked = self._mask(replies, clients, server)
+        sent += self._bytes_beside(replies, len(clients))
+        self._record(
+            self.ask,
+            len(self.ask.names),
+            len(replies.failed),
+            answer,
+            sent,
+            started,
+        )
+        self._settle(replies, answer)
+        try:
+            terms.check_survivors(masked)
+        except InputError as error:
+            raise QuorumError(
+                f"round {self.ask.context.round}: {error}. Correct or remove the clients that failed, then resume: a masked ask is "
+                "not repeated"
+            ) from error
+        revealed = {name: clients[name].reveal(masked) for name in masked}
+        total = server.open(masked, revealed)
+        return self._means(replies, total, whole)
+
+    def _context(self) -> bytes:
+        """Names this sum among all others, so that no message of one serves in another."""
+        return repr((self.ask.context, self.task.name)).encode()
+
+    def _too_long(
+        self,
+        names: tuple[str, ...],
+        norms: Mapping[str, Tensor],
+        usual: Mapping[str, float],
+    ) -> dict[str, str]:
+        """Nobody: the server knows no norm."""
+        return {}
+
+    def _mask(
+        self,
+        replies: Replies[R],
+        clients: Mapping[str, MaskedClient],
+        server: MaskedSum,
+    ) -> dict[str, Words]:
+        """The masked integers of each client that replied: its vectors behind each other, each with the count of clipped numbers."""
+        code, weights = FixedPoint(self.secure.clip), server.terms.weights
+        masked: dict[str, Words] = {}
+        for row, name in enumerate(replies.clients):
+            parts = [
+                code.encode(self._single(replies, key)[row], weights[name])
+                for key in self._vector_kinds()
+            ]
+            words = np.concatenate(parts)
+            masked[name] = clients[name].mask(words, server.inbox(name))
+        return masked
+
+    def _single(self, replies: Replies[R], key: str) -> Tensor:
+        value: Tensor = replies.fields[key]
+        if value.ndim != 2:
+            raise InputError(
+                f"field {key!r} has shape {list(value.shape)}; an average takes one vector [d + b] of each client"
+            )
+        return value
+
+    def _bytes_beside(self, replies: Replies[R], count: int) -> int:
+        """Bytes of one client's keys and shares, and what its words take more than its vectors."""
+        beside = KEY_BYTES + COMMITMENT + (count - 1) * SHARE_MESSAGE
+        for key in self._vector_kinds():
+            vectors = replies.fields.get(key)
+            if isinstance(vectors, Tensor):
+                width = vectors.shape[-1]
+                beside += 8 * (width + 1) - width * vectors.element_size()
+        return beside
+
+    def _means(
+        self, replies: Replies[R], total: Words, weights: Mapping[str, int]
+    ) -> Average[R]:
+        """The means of the survivors from the sum of their integers."""
+        code = FixedPoint(self.secure.clip)
+        shares = torch.tensor(
+            [weights[name] for name in replies.clients], dtype=torch.float64
+        )
+        means: dict[str, Tensor] = {}
+        low = 0
+        for key in self._vector_kinds():
+            vectors = replies.fields[key]
+            width = vectors.shape[-1]
+            words = total[low : low + width + 1]
+            low += width + 1
+            mean, clipped = code.decode(words, int(shares.sum()))
+            self._say_clipped(key, clipped, width * len(replies.clients))
+            means[key] = mean.to(vectors)
+        return Average(replies, means, shares / shares.sum())
+
+    def _say_clipped(self, key: str, clipped: int, numbers: int) -> None:
+        if clipped > MOST_CLIPPED * numbers:
+            logger.warning(
+                "round %d: %.0f %% of the numbers of %s were clipped to %g; raise secure.clip",
+                self.ask.context.round,
+                math.ceil(100 * clipped / numbers),
+                key,
+                self.secure.clip,
+            )
+
+
+def begin_sum(terms: SumTerms) -> tuple[dict[str, MaskedClient], MaskedSum]:
+    """Run steps 0 and 1 of a sum among clients of this machine."""
+    with explain_imports("[secure] needs cryptography", "secure"):
+        import cryptography  # noqa: F401
+    clients = {name: MaskedClient(name, terms) for name in terms.names}
+    keys = {name: client.public_keys() for name, client in clients.items()}
+    dealt = {name: client.deal(keys) for name, client in clients.items()}
+    return clients, MaskedSum(terms, keys, dealt)
