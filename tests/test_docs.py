@@ -501,6 +501,7 @@ def test_each_link_leads_to_a_paper_whose_title_was_recorded_or_to_a_known_servi
         "varsel",
         "partial",
         "fixed-effects",
+        "cox",
     }  # no paper, none that was published, or only ones without an address of their own
 
 

@@ -10,6 +10,7 @@ from coterie import theory as theory
 from coterie.algorithms.apfl import APFL as APFL
 from coterie.algorithms.centralised import Centralised as Centralised
 from coterie.algorithms.cfl import CFL as CFL
+from coterie.algorithms.cox import Cox as Cox
 from coterie.algorithms.ditto import Ditto as Ditto
 from coterie.algorithms.dpfl import DPFL as DPFL
 from coterie.algorithms.fedadp import FedAdp as FedAdp

@@ -19,7 +19,7 @@ def main() -> int:
     """Run the command; returns the exit status."""
     try:
         open_closed_streams()
-        from coterie.base.errors import leave_at_once
+        from coterie.base.interrupts import leave_at_once
 
         leave_at_once()
         from coterie.cli.main import main as command

@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 from commands import environment
 
-from coterie.base import errors
+from coterie.base.crash import CRASH
 from coterie.base.files import read_json
 from coterie.cli.main import main
 from coterie.study import sweep
@@ -126,7 +126,7 @@ def test_what_nobody_expects_ends_in_a_sentence(finished, monkeypatch, capsys, k
         "rounds are saved, but for the last half second at most; once this is mended, go on with:",
         "  coterie run run/experiment.toml --resume",
     ]
-    crash = (finished / "run" / errors.CRASH).read_text()
+    crash = (finished / "run" / CRASH).read_text()
     assert f"{kind.__name__}\n" in crash
     assert "run_experiment" in crash
     assert "secret" not in crash

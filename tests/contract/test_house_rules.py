@@ -46,6 +46,7 @@ ONLY = {
     "report": {
         "report",
         "base.errors",
+        "base.system",
         "base.metric_names",
         "base.spelling",
         "compute.boosted",

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from coterie import SCAFFOLD, FedAvg, task
-from coterie.base.errors import InputError, delay_interrupts, end, raise_interrupts
+from coterie.base.errors import InputError
+from coterie.base.interrupts import delay_interrupts, end, raise_interrupts
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
@@ -219,7 +220,7 @@ def test_a_signal_while_a_task_runs_ends_the_run(number, error):
 
 OPENS = """
 import os, signal, sys
-from coterie.base.errors import end
+from coterie.base.interrupts import end
 def opens():
     file = open(sys.argv[1], "wb")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
+
 import numpy as np
 import pytest
 import torch
@@ -257,3 +260,66 @@ def test_a_plan_for_sites_is_refused_as_yet(tmp_path):
     path = plan_file(tmp_path, secure=TABLES["secure"])
     with pytest.raises(InputError, match="leave it out, and hide rows by"):
         read_plan(path)
+
+
+def test_a_comparison_in_python_has_secure_sums_and_says_so(tmp_path):
+    """As it was: they were lost on the way to the tables, and updates came as they are."""
+    settings = ct.StudySettings(secure=ct.SecureSums(threshold=3, clip=2.0))
+    methods = ["local", ct.FedAvg(LOCAL)]
+    ct.compare(
+        methods, clients_of(), rounds=1, seeds=1, settings=settings, folder=tmp_path
+    )
+    written = tomllib.loads((tmp_path / "experiment.toml").read_text())
+    assert written["secure"] == {"threshold": 3, "clip": 2.0}
+    assert "behind masks" in (tmp_path / "notes.json").read_text()
+    with pytest.raises(InputError, match="'median' needs the vectors"):
+        ct.compare(
+            ["local", "median"],
+            clients_of(),
+            rounds=1,
+            seeds=1,
+            settings=settings,
+            folder=tmp_path / "other",
+        )
+
+
+def test_without_the_package_nothing_begins(monkeypatch, tmp_path):
+    """As it was: the first method trained before the second one found out."""
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    trained = []
+    monkeypatch.setattr(InProcessEngine, "ask", lambda *asked: trained.append(asked))
+    cure = r'pip install "coterie\[secure\]"'
+    settings = ct.StudySettings(secure=ct.SecureSums())
+    with pytest.raises(InputError, match=cure):
+        ct.compare(
+            ["local", "fedavg"],
+            clients_of(),
+            seeds=1,
+            settings=settings,
+            folder=tmp_path,
+        )
+    with pytest.raises(InputError, match=cure):
+        fit(secure=ct.SecureSums())
+    assert not trained
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"secure": ct.SecureSums(), "clients_per_round": 2}, "at least 3 clients"),
+        ({"secure": ct.SecureSums(6)}, "from 3, more than half, to 5; got 6"),
+    ],
+)
+def test_rounds_that_could_open_no_sum_are_refused_before_any_training(
+    settings, why, monkeypatch
+):
+    trained = []
+    monkeypatch.setattr(InProcessEngine, "ask", lambda *asked: trained.append(asked))
+    with pytest.raises(InputError, match=why):
+        ct.compare(
+            ["local", "fedavg"],
+            clients_of(),
+            seeds=1,
+            settings=ct.StudySettings(**settings),
+        )
+    assert not trained

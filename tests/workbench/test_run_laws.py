@@ -6,6 +6,7 @@ import inspect
 import io
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,3 +165,19 @@ def test_a_run_computes_on_one_thread_and_leaves_what_was_set():
     finally:
         torch.set_num_threads(before)
     assert seen == [1]
+
+
+def test_the_model_of_a_run_is_that_for_all_or_the_only_one():
+    problem = logistic()
+    run = fit(ct.FedAvg(LOCAL), problem.clients, problem.model, 1)
+    shared, own, other = run.models["*"], run.models["*"] + 1, run.models["*"] + 2
+    for models, expected in (
+        ({"*": shared}, shared),
+        ({"a": own}, own),
+        ({"a": own, "*": shared}, shared),
+    ):
+        assert torch.equal(replace(run, models=models).x, expected)
+    with pytest.raises(
+        ct.InputError, match=r"a model for each of a, b; take run.models"
+    ):
+        _ = replace(run, models={"a": own, "b": other}).x

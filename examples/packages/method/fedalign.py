@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 
 import coterie as ct
-from coterie.base.errors import match_clients
+from coterie.base.names import match_clients
 from coterie.config.rules import NOT_NEGATIVE, TARGETS
 
 

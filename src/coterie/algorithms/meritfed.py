@@ -72,7 +72,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError, match_clients
+from coterie.base.errors import InputError, RunError
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout
 from coterie.compute.anchored import Offsets, anchored_updates

@@ -37,7 +37,8 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from coterie.base.errors import InputError, match_clients
+from coterie.base.errors import InputError
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort

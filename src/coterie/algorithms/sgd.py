@@ -37,7 +37,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, match_clients, nearest
+from coterie.base.errors import InputError, nearest
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import own_update

@@ -41,7 +41,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import match_clients
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import local_updates, own_update

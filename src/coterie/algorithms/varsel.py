@@ -52,7 +52,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import InputError, match_clients
+from coterie.base.errors import InputError
+from coterie.base.names import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort

@@ -1,28 +1,16 @@
-"""The errors that a user sees, each one sentence that names the place and the cure; and Ctrl-C, told apart from them."""
+"""The errors that a user sees, each one sentence that names the place and the cure."""
 
 from __future__ import annotations
 
 import difflib
-import fnmatch
-import gc
-import os
 import re
-import signal
-import threading
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.base.cures import Cure
-
-CRASH = "coterie-crash.txt"
-"""The file that holds the traceback of an error that nobody expected."""
-
 
 LONGEST = 600
 """Characters of an error's sentence at most."""
@@ -223,159 +211,3 @@ def prefix_errors(where: str) -> Iterator[None]:
         if not where:
             raise
         raise InputError(f"{where}: {error}") from error
-
-
-def match_clients(
-    owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = ""
-) -> tuple[str, ...]:
-    """The clients that a field (`schema.NAMES`, `schema.TARGETS`) names, or that fit a pattern such as "near-*", sorted.
-
-    All of them for the word `everybody`.
-
-    Raises `InputError` for one that does not exist.
-
-    >>> from types import SimpleNamespace
-    >>> match_clients(SimpleNamespace(targets=("b", "a")), "targets", ("a", "b", "c"))
-    ('a', 'b')
-    >>> match_clients(SimpleNamespace(internal="king-*"), "internal", ("fool-x", "king-a", "king-b"))
-    ('king-a', 'king-b')
-    """
-    setting = getattr(owner, field)
-    chosen = (setting,) if isinstance(setting, str) else tuple(setting)
-    if chosen == (everybody,):
-        return everyone
-    matches: set[str] = set()
-    for name in sorted(set(chosen)):
-        # A name that has a star in it is not a pattern.
-        fit = [name]
-        if name not in everyone:
-            fit = fnmatch.filter(everyone, name)
-        if not fit:
-            raise InputError(
-                f"{type(owner).__name__}.{field} names {name!r}, which is not a client; {nearest(name, everyone)}"
-            )
-        matches.update(fit)
-    return tuple(sorted(matches))
-
-
-def write_crash(error: BaseException, folder: Path) -> str:
-    """Write where an unexpected error arose to `folder`, or else to the current one; returns a sentence that says so.
-
-    The file has files, lines, functions and types of errors, but neither messages nor values, so that it can be sent to somebody.
-    """
-    lines: list[str] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        lines.append(type(cause).__name__)
-        for frame in reversed(traceback.extract_tb(cause.__traceback__)):
-            lines.append(f"  {frame.filename}, line {frame.lineno}, in {frame.name}")
-        cause = cause.__cause__ or cause.__context__
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__)[-1:]:
-        where = f" ({Path(frame.filename).name}, line {frame.lineno})"
-    place = "the traceback cannot be written here; --debug shows it"
-    for path in (folder / CRASH, Path(CRASH)):
-        try:
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        except OSError:
-            continue
-        place = f"the traceback is in {path}, please report it"
-        break
-    return f"unexpected {type(error).__name__}{where}; {place}"
-
-
-# ---- Ctrl-C: told apart from an error of a client's own code, and never lost while a process is forked
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while clients may work; a `KeyboardInterrupt` that is none is raised by their code."""
-
-
-class Ended(SystemExit):
-    """The end of this process from outside; a `SystemExit` that is none is raised by a client's code."""
-
-
-def leave_at_once() -> None:
-    """Let Ctrl-C end this process with a sentence, wherever it is; for as long as there is nothing to save.
-
-    A `KeyboardInterrupt` would become another error in the middle of an import (numpy), or be lost.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
-
-
-def _leave(number: int, frame: Any) -> NoReturn:
-    os.write(2, b"coterie: stopped\n")
-    os._exit(130)
-
-
-@contextmanager
-def raise_interrupts() -> Iterator[None]:
-    """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler not in (signal.default_int_handler, _leave):
-        yield  # the caller has a handler of its own
-        return
-    with _handle(signal.SIGINT, _interrupt):
-        yield
-
-
-@contextmanager
-def delay_interrupts() -> Iterator[None]:
-    """Let Ctrl-C and `end` wait: within `os.fork`, whose hooks are Python, they would be printed and forgotten."""
-    waiting: list[int] = []
-
-    def wait(number: int, frame: Any) -> None:
-        waiting.append(number)
-
-    with ExitStack() as stack:
-        for handled in (signal.SIGINT, signal.SIGTERM):
-            if callable(signal.getsignal(handled)):
-                stack.enter_context(_handle(handled, wait))
-        yield
-    for number in waiting:
-        signal.raise_signal(number)
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Look for garbage rarely: rows of tables are many tuples, none in a cycle, and walking through them took a fifth of a run."""
-    thresholds = gc.get_threshold()
-    if thresholds[0]:  # else the caller wants none at all
-        gc.set_threshold(max(50_000, thresholds[0]))
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Return True if an error that a client's code has not caught is Ctrl-C, as far as that can be told, or `end`."""
-    if signal.getsignal(signal.SIGINT) in (_interrupt, signal.SIG_IGN):
-        return isinstance(error, Ended | Interrupted)
-    return isinstance(error, Ended | KeyboardInterrupt)
-
-
-def end(number: int, frame: Any) -> NoReturn:
-    """A handler that ends this process through every `finally`."""
-    # A file that is being opened just now will not be closed.
-    warnings.simplefilter("ignore", ResourceWarning)
-    raise Ended(0)
-
-
-def _interrupt(number: int, frame: Any) -> NoReturn:
-    raise Interrupted
-
-
-@contextmanager
-def _handle(number: int, handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    old_handler = signal.getsignal(number)
-    # Only the main thread may choose; and what is not Python's own could not be put back.
-    if old_handler is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, old_handler)

@@ -7,6 +7,7 @@ as correct as elsewhere, and says once what is not covered.
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import multiprocessing
 import os
@@ -110,3 +111,15 @@ def require_children(setting: str) -> None:
             f"{setting} needs processes of its own, which {process.name} may not have: it is daemonic; "
             "use 1, or start that process with daemon=False"
         )
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Look for garbage rarely: rows of tables are many tuples, none in a cycle, and walking through them took a fifth of a run."""
+    thresholds = gc.get_threshold()
+    if thresholds[0]:  # else the caller wants none at all
+        gc.set_threshold(max(50_000, thresholds[0]))
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.base.errors import InputError, RunError, raise_interrupts, require
+from coterie.base.errors import InputError, RunError, require
+from coterie.base.interrupts import raise_interrupts
 from coterie.cli.flags import optional_path
 from coterie.cli.show import list_data, list_methods, say, show_one
 from coterie.cli.site import SITE_COMMANDS

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from coterie.base.errors import LONGEST, CoterieError, InputError, shorten, write_crash
+from coterie.base.crash import write_crash
+from coterie.base.errors import LONGEST, CoterieError, InputError, shorten
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
 

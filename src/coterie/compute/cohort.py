@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, is_interrupt, plain
+from coterie.base.errors import InputError, plain
+from coterie.base.interrupts import is_interrupt
 from coterie.base.loss import Kind
 from coterie.base.rows import Inputs, check_plain, take
 from coterie.base.vector import LASTING, trim_heap

@@ -179,8 +179,8 @@ class CohortRows:
         labels = take_rows(all_rows.labels, row_numbers)
         return labels.cpu(), Segments.of(sizes)
 
-    def training_rows(self, client: int, numbers: NDArray[np.int64]) -> Batch:
-        """Return a client's training rows of these numbers, as the model takes them."""
+    def training_rows(self, client: int, numbers: NDArray[np.int64] | None) -> Batch:
+        """Return a client's training rows of these numbers, or all, as the model takes them."""
         return self._ready(self._select(self.clients.train, client, numbers))
 
     def source_of(self, all_rows: Rows) -> RowSource:

@@ -148,8 +148,6 @@ def linear_rows(
         )
     cohort.rows_of("train", client)  # raises for a client without rows
     cohort.require_enough(client, None)
-    if numbers is None:
-        numbers = np.arange(cohort.size(client), dtype=np.int64)
     held, labels = cohort.training_rows(client, numbers)
     inputs, labels = _flat(held), solver_labels(workspace.loss.form, labels.cpu())
     if workspace.loss.kind in ("binary", "regression"):

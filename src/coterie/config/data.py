@@ -149,28 +149,26 @@ class Tables:
         _check_bounds(self.bounds)
         _check_names("categorical", self.categorical)
         _check_names("keep", self.keep)
-        by_client = (
-            self.drop if isinstance(self.drop, Mapping) else {EVERY_FILE: self.drop}
-        )
+        by_client = self.drop
+        if not isinstance(by_client, Mapping):
+            by_client = {EVERY_FILE: by_client}
         for columns in by_client.values():
             _check_names("drop", columns)
         # Each has one form from here on, whichever a user chose.
-        object.__setattr__(self, "categorical", tuple(self.categorical))
-        object.__setattr__(
-            self,
-            "drop",
-            {
+        one_form = {
+            "categorical": tuple(self.categorical),
+            "drop": {
                 client: tuple(columns)
                 for client, columns in by_client.items()
                 if columns
             },
-        )
-        object.__setattr__(self, "missing", codes_of(self.missing))
-        object.__setattr__(
-            self, "not_missing", codes_of(self.not_missing, "not_missing")
-        )
-        object.__setattr__(self, "lists", _separators(self.lists))
-        object.__setattr__(self, "rename", _renames(self.rename))
+            "missing": codes_of(self.missing),
+            "not_missing": codes_of(self.not_missing, "not_missing"),
+            "lists": _separators(self.lists),
+            "rename": _renames(self.rename),
+        }
+        for key, value in one_form.items():
+            object.__setattr__(self, key, value)
 
     def _check_exposure(self) -> None:
         if self.exposure is None:
@@ -251,17 +249,23 @@ class Tables:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the label's sorted values; empty where they have no names."""
-        return () if isinstance(self.classes, Mapping) else tuple(self.classes)
+        if isinstance(self.classes, Mapping):
+            return ()
+        return tuple(self.classes)
 
     @property
     def spellings(self) -> dict[str, str]:
         """The class that each value of the label means, where the user mapped them."""
-        return _spellings(self.classes) if isinstance(self.classes, Mapping) else {}
+        if isinstance(self.classes, Mapping):
+            return _spellings(self.classes)
+        return {}
 
     @property
     def by_client(self) -> Mapping[str, Sequence[str]]:
         """Columns to leave out by client; those of `*` at every client."""
-        return self.drop if isinstance(self.drop, Mapping) else {}
+        if isinstance(self.drop, Mapping):
+            return self.drop
+        return {}
 
     def columns_to_drop(self, client: str = EVERY_FILE) -> Sequence[str]:
         """Return the columns to leave out at `client` alone, or at every client."""
@@ -306,12 +310,9 @@ def _check_bounds(bounds: Any) -> None:
         )
     for column, pair in bounds.items():
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        are_numbers = is_pair and all(map(is_number, pair))
         # The width of two finite numbers may still be infinite.
-        if (
-            not is_pair
-            or not all(map(is_number, pair))
-            or not 0 < pair[1] - pair[0] < math.inf
-        ):
+        if not are_numbers or not 0 < pair[1] - pair[0] < math.inf:
             raise InputError(
                 f"bounds of column {column!r} must be the least and the largest value, such as [0, 120]; got {_as_file(pair)}"
             )
@@ -352,14 +353,17 @@ def _cell(value: Any) -> str:
     """Return a value of TOML as the text of a cell."""
     if isinstance(value, bool):
         return str(value).lower()
-    return legible(value) if isinstance(value, str) else spell(value)
+    if isinstance(value, str):
+        return legible(value)
+    return spell(value)
 
 
 def _separators(lists: Any) -> dict[str, str]:
     """Return what stands between the words of each column. Raises `InputError` for what is no text."""
-    valid = isinstance(lists, Mapping) and all(
-        isinstance(separator, str) and separator.strip() for separator in lists.values()
-    )
+    valid = isinstance(lists, Mapping)
+    if valid:
+        for separator in lists.values():
+            valid = valid and isinstance(separator, str) and bool(separator.strip())
     if not valid:
         raise InputError(
             f'lists = {_as_file(lists)} must be a table of columns and what stands between their words, such as {{drugs = ";"}}'
@@ -377,7 +381,9 @@ def codes_of(
         )
     out: dict[str, Missing] = {}
     for column, codes in (missing or {}).items():
-        listed = list(codes) if isinstance(codes, list | tuple | set) else [codes]
+        listed = [codes]
+        if isinstance(codes, list | tuple | set):
+            listed = list(codes)
         if not all(isinstance(code, str | int | float) for code in listed):
             raise InputError(f"{key}: codes of {column!r} must be numbers or texts")
         out[str(column)] = listed
@@ -386,7 +392,9 @@ def codes_of(
 
 def _as_file(value: Any) -> str:
     """Return a value as a file would write it, where lists stand for tuples."""
-    return repr(list(value) if isinstance(value, tuple) else value)
+    if isinstance(value, tuple):
+        value = list(value)
+    return repr(value)
 
 
 def _renames(rename: Any) -> dict[str, dict[str, str]]:
@@ -396,14 +404,13 @@ def _renames(rename: Any) -> dict[str, dict[str, str]]:
         raise InputError(f"rename = {_as_file(rename)} must be {form}")
     out: dict[str, dict[str, str]] = {}
     for key, value in (rename or {}).items():
-        names = dict(value) if isinstance(value, Mapping) else {key: value}
-        if not all(
-            isinstance(new_name, str) and new_name for new_name in names.values()
-        ):
-            raise InputError(f"rename = {_as_file(rename)} must be {form}")
-        out.setdefault(
-            str(key) if isinstance(value, Mapping) else EVERY_FILE, {}
-        ).update(names)
+        client, names = EVERY_FILE, {key: value}
+        if isinstance(value, Mapping):
+            client, names = str(key), dict(value)
+        for new_name in names.values():
+            if not isinstance(new_name, str) or not new_name:
+                raise InputError(f"rename = {_as_file(rename)} must be {form}")
+        out.setdefault(client, {}).update(names)
     return out
 
 
@@ -412,13 +419,8 @@ _AS_THEY_ARE = Tables()
 
 def check_seed(seed: object) -> None:
     """Raise `InputError` unless `seed` is one."""
-    number: Any = seed
-    if (
-        not isinstance(seed, Integral)
-        or number is True
-        or number is False
-        or number < 0
-    ):
+    # A bool is an int of Python's, and no seed.
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or int(seed) < 0:
         raise InputError(f"seed must be an int >= 0; got {cut(seed)}")
 
 
@@ -630,19 +632,16 @@ class Split:
             raise InputError(
                 f"flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them"
             )
-        if self.folds and (
-            self.test != "own" or self.unseen or self.kind == "target-groups"
-        ):
-            rival = (
-                "unseen"
-                if self.unseen
-                else "kind"
-                if self.kind == "target-groups"
-                else "test"
-            )
-            raise InputError(
-                f"[split] {rival} = {getattr(self, rival)!r} has test rows of its own, so folds cannot deal them; set folds = 0"
-            )
+        own_test_rows = {
+            "unseen": self.unseen > 0,
+            "kind": self.kind == "target-groups",
+            "test": self.test != "own",
+        }
+        for key, has_own in own_test_rows.items():
+            if self.folds and has_own:
+                raise InputError(
+                    f"[split] {key} = {getattr(self, key)!r} has test rows of its own, so folds cannot deal them; set folds = 0"
+                )
         if self.kind != "target-groups":
             return
         if self.count not in (20, 40):
@@ -662,7 +661,9 @@ class Split:
     def seed_for(self, seed: int) -> int:
         """Return the seed to use in a run with `seed`. Raises `InputError` for one that is none."""
         check_seed(seed)
-        return seed if self.seed is None else self.seed
+        if self.seed is None:
+            return seed
+        return self.seed
 
 
 def _parts(fractions: Mapping[str, float]) -> dict[str, float]:
@@ -694,12 +695,8 @@ def table_of(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 _USUAL = Split()
-_OWN_NUMBER = {
-    "target-groups": 20,
-    "column": 0,
-    "sizes": 0,
-    "counts": 0,
-}  # clients of a kind that the defaults of a data set are not about
+# Clients of the kinds that the defaults of a data set are not about.
+_OWN_NUMBER = {"target-groups": 20, "column": 0, "sizes": 0, "counts": 0}
 _KEYS = tuple(key for option in options_of(Split) for key in option.keys)
 KINDS_OF = {
     "alpha": ("dirichlet", "target-groups"),

@@ -106,8 +106,9 @@ class Key(NamedTuple):
         if rule is None or not isinstance(value, int | float):
             return value
         # One number stands for a list of it where a number alone is not allowed: seeds=1 may be.
-        is_list_of_one = not rule.test(1) and rule.test((value,))
-        return [value] if is_list_of_one else value
+        if not rule.test(1) and rule.test((value,)):
+            return [value]
+        return value
 
 
 def keys_of(table: str) -> Iterator[Key]:
@@ -164,7 +165,9 @@ def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Ke
     docs = explanations(cls)
     for option in options_of(cls):
         for name in option.keys:
-            of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
+            of_kinds = entries
+            if cls is Split:
+                of_kinds = KINDS_OF.get(name, ())
             explanation = docs.get(option.name, "")
             if option.units is not None:
                 explanation = (

@@ -106,7 +106,9 @@ class Schedule:
         if self.warmup and round <= self.warmup:
             return self.start * max(1, round) / self.warmup
         if self.cosine is None:
-            return self.start * self.factor ** sum(round >= r for r in self.at)
+            steps_taken = sum(round >= step_round for step_round in self.at)
+            return self.start * self.factor**steps_taken
+        # Share of the cosine that has passed, from 0 in the first round behind the warm-up to 1.
         passed = min(max(0, round - 1 - self.warmup), self.cosine) / self.cosine
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * passed)) / 2
 
@@ -135,11 +137,10 @@ def rate_of(lr: ServerRate, round: int) -> float:
 
 def highest_rate(lr: float | Schedule) -> float:
     """The largest learning rate of any round."""
-    return (
-        max(lr.start, lr.end, lr.start * lr.factor ** len(lr.at))
-        if isinstance(lr, Schedule)
-        else lr
-    )
+    if not isinstance(lr, Schedule):
+        return lr
+    # A factor above 1 makes the last steps the largest.
+    return max(lr.start, lr.end, lr.start * lr.factor ** len(lr.at))
 
 
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
@@ -167,7 +168,9 @@ def _optimiser_name(value: Any) -> str | None:
         value = f"{value.__module__.rpartition('.')[0]}.{value.__name__}"
     if isinstance(value, str) and value.startswith("torch.optim."):
         value = value.removeprefix("torch.optim.").lower()
-    return value if value in OPTIMISERS else None
+    if value not in OPTIMISERS:
+        return None
+    return str(value)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -221,7 +224,9 @@ class OwnOptimiser:
     def __call__(self, parameters: Any, lr: float) -> Any:
         """Make the optimiser of these parameters; `lr` is given to a function that takes it and was not given one."""
         function = self.function
-        bound = function.keywords if isinstance(function, functools.partial) else {}
+        bound: Mapping[str, Any] = {}
+        if isinstance(function, functools.partial):
+            bound = function.keywords
         if "lr" in bound or "lr" not in inspect.signature(function).parameters:
             return function(parameters)
         return function(parameters, lr=lr)

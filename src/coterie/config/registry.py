@@ -54,17 +54,15 @@ class Registry(Choice, MutableMapping[str, Any]):
         flagged: tuple[str, ...] = (),
         function: str = "",
     ) -> None:
-        self.kind, self.group, self.default, self.flag, self.flagged = (
-            kind,
-            group,
-            default,
-            flag,
-            flagged,
-        )
+        self.kind, self.group, self.default = kind, group, default
+        self.flag, self.flagged = flag, flagged
         self.function = function
         self.places: Mapping[str, str] = dict(entries)
-        self._base, self._entries, self._packaged = base, dict[str, Any](entries), False
-        self._files: dict[Any, str] = {}
+        self._base = base
+        # A value is a place until it is first asked for; those of packages come when all names are (`_all`).
+        self._entries: dict[str, Any] = dict(entries)
+        self._packaged = False
+        self._files: dict[Any, str] = {}  # FILE.py:NAME of what files gave
         self._clashes: list[str] = []
         self.added: dict[str, Any] = {}
 
@@ -72,7 +70,9 @@ class Registry(Choice, MutableMapping[str, Any]):
         """The entries, with those of installed packages once these have been looked for."""
         if not self._packaged:
             self._packaged = True
-            for point in (p for p in _points() if p.group == f"coterie.{self.group}"):
+            for point in _points():
+                if point.group != f"coterie.{self.group}":
+                    continue
                 if point.name in self._entries:
                     self._clashes.append(
                         f"{_package(point)} has {article(self.kind)} {point.name!r} too, which is not used"
@@ -160,8 +160,9 @@ class Registry(Choice, MutableMapping[str, Any]):
         self, names: Iterable[str] | None = None
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Import entries, all if none are named: those that can be imported, by name, and a sentence about each that cannot."""
-        values = dict[str, Any]()
-        names = list(self) if names is None else names
+        values: dict[str, Any] = {}
+        if names is None:
+            names = list(self)
         problems = [*self._clashes]
         for name in names:
             try:
@@ -211,10 +212,10 @@ class Registry(Choice, MutableMapping[str, Any]):
         >>> FILTERS.resolve("top-k", "filters")
         TopK(share=0.01)
         """
-        if isinstance(value, str | Mapping):
-            return self.build(
-                {"name": value} if isinstance(value, str) else value, where
-            )
+        if isinstance(value, str):
+            return self.build({"name": value}, where)
+        if isinstance(value, Mapping):
+            return self.build(value, where)
         return self.check_value(value, "")
 
     def build(self, table: Any, where: str, *, named: str = "") -> Any:
@@ -233,12 +234,11 @@ class Registry(Choice, MutableMapping[str, Any]):
     def name_of(self, cls: Any) -> str | None:
         """Return the name of a class or function; None if it has none. Nothing is imported."""
         place = f"{getattr(cls, '__module__', '')}:{getattr(cls, '__qualname__', '')}"
-        names = (
-            n
-            for n, e in self._all().items()
-            if e is cls or place == getattr(e, "value", e)
-        )
-        return next(names, self._files.get(cls))
+        for name, entry in self._all().items():
+            # An entry point says its place as `value`.
+            if entry is cls or place == getattr(entry, "value", entry):
+                return name
+        return self._files.get(cls)
 
     def spell(self, value: Any) -> dict[str, Any]:
         """Return the table that says the same as `value`. Raises `InputError` if its class has no name."""
@@ -248,10 +248,10 @@ class Registry(Choice, MutableMapping[str, Any]):
             raise InputError(
                 f"a {self.kind} of class {class_name} has no name in files; give FILE.py:{class_name}"
             )
-        return {
-            "name": name,
-            **(spell(value) if dataclasses.is_dataclass(value) else {}),
-        }
+        table = {"name": name}
+        if dataclasses.is_dataclass(value):
+            table.update(spell(value))
+        return table
 
 
 def register(group: str, name: str) -> Callable[[T], T]:
@@ -289,19 +289,16 @@ def _points() -> tuple[EntryPoint, ...]:
     points: dict[tuple[str, str], EntryPoint] = {}
     for package in distributions():
         for point in package.entry_points:
+            # The first on the path is the one that is imported.
             if point.group.startswith("coterie."):
-                points.setdefault(
-                    (point.group, point.name), point
-                )  # the first on the path is the one that is imported
+                points.setdefault((point.group, point.name), point)
     return tuple(points[key] for key in sorted(points))
 
 
 def _package(point: EntryPoint) -> str:
-    return (
-        "a package"
-        if point.dist is None
-        else f"the package {point.dist.name} {point.dist.version}"
-    )
+    if point.dist is None:
+        return "a package"
+    return f"the package {point.dist.name} {point.dist.version}"
 
 
 def _import_place(value: Any) -> Any:
@@ -319,6 +316,7 @@ METHODS = Registry(
         "local": "coterie.algorithms.local:Local",
         "centralised": "coterie.algorithms.centralised:Centralised",
         "fixed-effects": "coterie.algorithms.fixed_effects:FixedEffects",
+        "cox": "coterie.algorithms.cox:Cox",
         "partial": "coterie.algorithms.partial:Partial",
         "fedavg": "coterie.algorithms.fedavg:FedAvg",
         "fedprox": "coterie.algorithms.fedprox:FedProx",

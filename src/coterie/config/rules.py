@@ -42,11 +42,9 @@ def native(value: Any) -> Any:
         return tuple(map(native, value))
     if type(value) is dict:
         return {key: native(item) for key, item in value.items()}
-    return (
-        value.item()
-        if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
-        else value
-    )
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.item()
+    return value
 
 
 def is_number(value: Any) -> bool:
@@ -87,7 +85,9 @@ BETAS = Rule(
 
 
 def _are_names(value: Any) -> bool:
-    names = (value,) if isinstance(value, str) else value
+    names = value
+    if isinstance(value, str):
+        names = (value,)
     return isinstance(names, tuple) and bool(names) and all(map(TEXT.test, names))
 
 
@@ -106,7 +106,10 @@ def optional(rule: Rule, none: str = "") -> Rule:
     >>> optional(SIZE, "all rows").allowed
     'None (all rows) or an int > 0'
     """
-    allowed = f"None{f' ({none})' if none else ''} or {rule.allowed}"
+    word = "None"
+    if none:
+        word = f"None ({none})"
+    allowed = f"{word} or {rule.allowed}"
     return Rule(lambda v: v is None or rule.test(v), allowed, rule.words)
 
 
@@ -130,11 +133,9 @@ _IMPLIED: Mapping[Any, Rule] = {
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
     """The types that a value may have, without None."""
-    parts = (
-        get_args(hint)
-        if get_origin(hint) in (typing.Union, types.UnionType)
-        else (hint,)
-    )
+    parts = (hint,)
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        parts = get_args(hint)
     return tuple(p for p in parts if p is not type(None))
 
 
@@ -152,8 +153,13 @@ def rule_of(hint: Any) -> Rule | None:
             if isinstance(extra, Rule):
                 return extra
     kinds = kinds_of(hint)
-    implied = _IMPLIED.get(kinds[0]) if len(kinds) == 1 else None
-    return implied if implied is None or kinds == (hint,) else optional(implied)
+    if len(kinds) != 1:
+        return None
+    implied = _IMPLIED.get(kinds[0])
+    may_be_none = kinds != (hint,)
+    if implied is not None and may_be_none:
+        implied = optional(implied)
+    return implied
 
 
 def obey(rule: Rule, value: Any, called: str, spelled: Any = None) -> None:
@@ -164,16 +170,15 @@ def obey(rule: Rule, value: Any, called: str, spelled: Any = None) -> None:
         allowed = rule.test(value)
     except Exception:  # comparing fails in the value's own code, as that of arrays does
         allowed = False
-    if not allowed:
-        close = (
-            difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5)
-            if isinstance(value, str)
-            else []
-        )
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(
-            f"{called} must be {rule.allowed}; got {cut(value if spelled is None else spelled)}{hint}"
-        )
+    if allowed:
+        return
+    if spelled is None:
+        spelled = value
+    hint = ""
+    if isinstance(value, str):
+        for word in difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5):
+            hint = f"; did you mean {word!r}?"
+    raise InputError(f"{called} must be {rule.allowed}; got {cut(spelled)}{hint}")
 
 
 _ALIKE = 0.8
@@ -198,7 +203,9 @@ def article(noun: str) -> str:
     >>> article("engine")
     'an engine'
     """
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    if noun[0] in "aeiou":
+        return f"an {noun}"
+    return f"a {noun}"
 
 
 def hooks_of(base: type[Any]) -> Mapping[str, Rule | None]:
@@ -212,13 +219,13 @@ def hooks_of(base: type[Any]) -> Mapping[str, Rule | None]:
     """
     if base not in _HOOKS:
         hints = typing.get_type_hints(base, include_extras=True)
-        listed = (
-            pair for cls in reversed(base.__mro__[:-1]) for pair in vars(cls).items()
-        )
-        declared = {name: value for name, value in listed if not name.startswith("_")}
-        _HOOKS[base] = {
-            name: _rule(value, hints.get(name)) for name, value in declared.items()
-        }
+        hooks: dict[str, Rule | None] = {}
+        # From the most general class on: what a derived one says of a hook replaces it.
+        for cls in reversed(base.__mro__[:-1]):
+            for name, value in vars(cls).items():
+                if not name.startswith("_"):
+                    hooks[name] = _rule(value, hints.get(name))
+        _HOOKS[base] = hooks
     return _HOOKS[base]
 
 
@@ -263,16 +270,14 @@ def check_hooks(candidate: Any, base: type[Any]) -> None:
     Traceback (most recent call last):
     coterie.base.errors.InputError: Mine.keep_validation is not a hook of a callback; did you mean keeps_validation?
     """
-    cls = candidate if isinstance(candidate, type) else type(candidate)
+    cls = _class_of(candidate)
     class_name, kind, hooks = cls.__name__, article(base._kind.name), hooks_of(base)
     if not issubclass(cls, base):
         example = f"give one such as {base._kind.example}, of a class derived from ct.{base.__name__}"
         raise InputError(f"{cut(candidate)} is not {kind}; {example}")
-    fields = (
-        {f.name for f in dataclasses.fields(candidate)}
-        if dataclasses.is_dataclass(candidate)
-        else set()
-    )
+    fields: set[str] = set()
+    if dataclasses.is_dataclass(candidate):
+        fields.update(field.name for field in dataclasses.fields(candidate))
     for name in dir(candidate):
         if not (name.startswith("_") or name in hooks or name in fields):
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
@@ -314,9 +319,14 @@ def _meant(missing: Sequence[str], names: Sequence[str]) -> str:
 
 def overrides(candidate: Any, base: type[Any], hook: str) -> bool:
     """Return True if the class of an object, or a class, defines `hook` itself."""
-    return getattr(
-        candidate if isinstance(candidate, type) else type(candidate), hook, None
-    ) is not getattr(base, hook)
+    return getattr(_class_of(candidate), hook, None) is not getattr(base, hook)
+
+
+def _class_of(candidate: Any) -> type[Any]:
+    """A class itself, or that of an object."""
+    if isinstance(candidate, type):
+        return candidate
+    return type(candidate)
 
 
 def check_object(candidate: Any, base: type[Any]) -> None:
@@ -433,16 +443,14 @@ def _place_of(
         return f"{word}=..."
     if word in OF_DATA and "clients" in signature.parameters:
         return f"clients={OF_DATA[word]}"
-    defaults = {
-        key: p.default
-        for key, p in signature.parameters.items()
-        if key in ("settings", "engine")
-    }
-    for key, cls in {
-        **settings,
-        **{key: type(value) for key, value in defaults.items()},
-    }.items():
+    classes = dict(settings)
+    for key, parameter in signature.parameters.items():
+        if key in ("settings", "engine"):
+            classes[key] = type(parameter.default)
+    for key, cls in classes.items():
         if any(option.name == word for option in dataclasses.fields(cls)):
-            place = key if key in signature.parameters else "a method's local"
+            place = "a method's local"
+            if key in signature.parameters:
+                place = key
             return f"{place}=ct.{cls.__name__}({word}=...)"
     return None

@@ -99,7 +99,9 @@ def number_of_clients(drawn: float, count: int) -> int:
     >>> number_of_clients(3, 10), number_of_clients(0.25, 10), number_of_clients(0.001, 10)
     (3, 2, 1)
     """
-    return drawn if isinstance(drawn, int) else max(1, round(drawn * count))
+    if isinstance(drawn, int):
+        return drawn
+    return max(1, round(drawn * count))
 
 
 def _are_sampled(value: Any) -> bool:
@@ -292,7 +294,9 @@ class RunSettings:
             return self.loss
         if form.has_loss:
             return form
-        return "binary" if clients.multi_hot else self.loss
+        if clients.multi_hot:
+            return "binary"
+        return self.loss
 
     def check(self, rounds: int, seed: int, count: int) -> None:
         """Raise `InputError` for what cannot be run with `count` clients."""
@@ -313,16 +317,18 @@ class RunSettings:
     @property
     def evaluation(self) -> Evaluation:
         """The clients that are evaluated, and on which rows."""
-        return self.evaluate if isinstance(self.evaluate, Evaluation) else EVERYBODY
+        if isinstance(self.evaluate, Evaluation):
+            return self.evaluate
+        return EVERYBODY
 
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""
-        spacing = (
-            self.evaluate.every
-            if isinstance(self.evaluate, Evaluation)
-            else self.evaluate
-        )
-        return spacing if isinstance(spacing, int) else max(1, rounds // 20)
+        spacing = self.evaluate
+        if isinstance(spacing, Evaluation):
+            spacing = spacing.every
+        if isinstance(spacing, int):
+            return spacing
+        return max(1, rounds // 20)
 
     def per_round(self, count: int) -> int:
         """Clients in a round, of `count`."""

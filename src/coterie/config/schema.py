@@ -128,18 +128,23 @@ class Option(NamedTuple):
         >>> Option("clip", None, (float,), optional(POSITIVE), none="default").in_files.allowed
         '"default" or a number > 0'
         """
-        word = f'"{self.none}"\\1 or ' if self.none else ""
-        rule = self.rule
-        return rule and rule._replace(
-            allowed=re.sub(r"^None((?: \([^)]*\))?) or ", word, rule.allowed)
-        )
+        if self.rule is None:
+            return None
+        # What None means, in brackets behind it, stays behind the word.
+        word = ""
+        if self.none:
+            word = f'"{self.none}"\\1 or '
+        allowed = re.sub(r"^None((?: \([^)]*\))?) or ", word, self.rule.allowed)
+        return self.rule._replace(allowed=allowed)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Return what files call it."""
         if self.units is not None:
             return tuple(self.units.keys)
-        return (self.name,) if self.files.said else ()
+        if not self.files.said:
+            return ()
+        return (self.name,)
 
     def parse(self, text: str) -> Any:
         """Return what a file would say in place of a text of the command line; there commas separate the entries of a list.
@@ -148,12 +153,14 @@ class Option(NamedTuple):
         """
         if text == self.none:
             return text
+        kinds, rule = self.kinds, self.in_files or NUMBER
+        if self.units is not None:
+            kinds, rule = (int,), SIZE
         for kind, made_of in _TEXTS.items():
-            if kind in ((int,) if self.units is not None else self.kinds):
+            if kind in kinds:
                 with suppress(ValueError):
                     return made_of(text)
-        allowed = SIZE if self.units is not None else self.in_files or NUMBER
-        raise InputError(f"must be {allowed.allowed}; got {text!r}")
+        raise InputError(f"must be {rule.allowed}; got {text!r}")
 
     def read(self, key: str, value: Any) -> Any:
         """The value that a file gives under `key`."""
@@ -167,8 +174,9 @@ class Option(NamedTuple):
             if not isinstance(value, IN_FILES):
                 return value  # an object that a Python program put there
             return self.registry.build(_table(value), key)
-        table = self.nested is not None and isinstance(value, Mapping)
-        return build(self.nested, value, key) if table else _tuples(value)
+        if self.nested is not None and isinstance(value, Mapping):
+            return build(self.nested, value, key)
+        return _tuples(value)
 
     def spell(self, value: Any, keep: Keep | None = None) -> dict[str, Any]:
         """The entry of a file that says `value`: empty where the default says it, since TOML has no None.
@@ -178,17 +186,15 @@ class Option(NamedTuple):
             keep: gives the name of an object that no file can hold; None: such an object is an error.
         """
         if self.units is not None:
-            return {
-                next(
-                    k for k, unit in self.units.keys.items() if type(value) is unit
-                ): value.count
-            }
+            units = self.units.keys.items()
+            (key,) = [key for key, unit in units if type(value) is unit]
+            return {key: value.count}
         if not self.files.said:
             return {}
         if value is None:
-            return (
-                {self.name: self.none} if self.none and self.default is not None else {}
-            )
+            if self.none and self.default is not None:
+                return {self.name: self.none}
+            return {}
         if self.registry is None:
             return {self.name: plain(value, keep)}
         try:
@@ -216,29 +222,27 @@ def options(cls: type[T]) -> type[T]:
 
     def check(self: Any) -> None:
         for option in options_of(type(self)):
-            value = getattr(self, option.name)
+            place = f"{type(self).__name__}.{option.name}"
+            given = getattr(self, option.name)
+            value = given
             try:
-                plain = native(_tuple_of(value) if isinstance(value, list) else value)
+                if isinstance(value, list):
+                    value = _tuple_of(value)
+                value = native(value)
             except RecursionError as error:
-                raise InputError(
-                    f"{type(self).__name__}.{option.name} holds itself; give values"
-                ) from error
+                raise InputError(f"{place} holds itself; give values") from error
+            takes_table = option.nested is not None and (
+                Mapping[str, Any] in option.kinds
+            )
             if option.registry is not None:
-                plain = _values(
-                    option.registry, plain, f"{type(self).__name__}.{option.name}"
-                )
-            elif (
-                option.nested is not None
-                and isinstance(plain, Mapping)
-                and Mapping[str, Any] in option.kinds
-            ):
-                plain = build(
-                    option.nested, plain, f"{type(self).__name__}.{option.name}"
-                )
-            if plain is not value:
-                object.__setattr__(self, option.name, value := plain)
+                value = _values(option.registry, value, place)
+            elif takes_table and isinstance(value, Mapping):
+                value = build(option.nested, value, place)
+            # The dataclass is frozen: its fields can be set in this way alone.
+            if value is not given:
+                object.__setattr__(self, option.name, value)
             if option.rule is not None:
-                obey(option.rule, value, f"{type(self).__name__}.{option.name}")
+                obey(option.rule, value, place)
         if post_init is not None:
             post_init(self)
 
@@ -272,9 +276,9 @@ def _cure(name: str, names: set[str]) -> str:
     """Return what to write in place of a keyword that a class does not have."""
     if name in PASSES and names & {"steps", "count"}:
         return f"write {EPOCHS}"
-    return (
-        f"write {WORDS[name]}=..." if WORDS.get(name) in names else nearest(name, names)
-    )
+    if WORDS.get(name) in names:
+        return f"write {WORDS[name]}=..."
+    return nearest(name, names)
 
 
 SPELLINGS = {"optimizer": "optimiser"}
@@ -360,35 +364,44 @@ def build(
     """
     if not isinstance(table, Mapping):
         raise InputError(f"{where} must be a table; got {table!r}")
-    declared = options_of(cls) if dataclasses.is_dataclass(cls) else ()
-    keys = (
-        [key for option in declared for key in option.keys]
-        if declared
-        else _parameters(cls)
-    )
-    for key in table:
-        if keys is not None and key not in keys:
-            raise InputError(
-                f"{where}: unknown key {key!r}; {nearest(key, keys) if keys else 'it has none'}"
-            )
+    declared: tuple[Option, ...] = ()
+    if dataclasses.is_dataclass(cls):
+        declared = options_of(cls)
+    if declared:
+        known = [key for option in declared for key in option.keys]
+        _refuse_unknown(table, known, where)
+    else:
+        _refuse_unknown(table, _parameters(cls), where)
     try:
-        values = (
-            _read(declared, table, named or getattr(cls, "__name__", ""))
-            if declared
-            else _tuples(table)
-        )
+        if declared:
+            values = _read(declared, table, named or getattr(cls, "__name__", ""))
+        else:
+            values = _tuples(table)
         return cls(**values)
     except (InputError, TypeError) as error:
         raise InputError(f"{where}: {error}") from error
 
 
+def _refuse_unknown(
+    table: Mapping[str, Any], known: list[str] | None, where: str
+) -> None:
+    """Raise `InputError` for a key that is not known; None: all are."""
+    if known is None:
+        return
+    for key in table:
+        if key not in known:
+            cure = "it has none"
+            if known:
+                cure = nearest(key, known)
+            raise InputError(f"{where}: unknown key {key!r}; {cure}")
+
+
 def spell(value: Any, keep: Keep | None = None) -> dict[str, Any]:
     """The table that says the same as a dataclass, with all defaults written out; `build` undoes it. `keep` as for `Option.spell`."""
-    return {
-        k: v
-        for option in options_of(type(value))
-        for k, v in option.spell(getattr(value, option.name), keep).items()
-    }
+    table: dict[str, Any] = {}
+    for option in options_of(type(value)):
+        table.update(option.spell(getattr(value, option.name), keep))
+    return table
 
 
 def explanations(cls: type) -> dict[str, str]:
@@ -397,41 +410,43 @@ def explanations(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
         section = re.search(r"^Attributes:\n((?:    .*\n|\n)+)", text + "\n", re.M)
-        entries = re.findall(
-            r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)",
-            section.group(1) if section else "",
-            re.M,
-        )
-        texts |= {
-            name: " ".join(words.split())
-            for names, words in entries
-            for name in names.split(", ")
-        }
+        if section is None:
+            continue
+        # `name: words` or `name, name: words`, indented by 4; further lines of the words by 8.
+        entry = r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)"
+        for names, words in re.findall(entry, section.group(1), re.M):
+            for name in names.split(", "):
+                texts[name] = " ".join(words.split())
     return texts
 
 
 def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
+    """Read a field: types from its annotation, the rest from what `Annotated` adds; unless `checked`, no rule follows from types."""
     default: Any = field.default
     if field.default_factory is not MISSING:
         default = field.default_factory()
-    declared = hint
+    plain_hint = hint
     extras: list[Any] = []
     if get_origin(hint) is Annotated:
-        hint, *extras = get_args(hint)
-    kinds = kinds_of(hint)
-    rule = rule_of(declared) if checked else _first(Rule, extras)
+        plain_hint, *extras = get_args(hint)
+    kinds = kinds_of(plain_hint)
     files = _first(InFiles, extras) or InFiles()
     registry = next((e for e in extras if isinstance(e, Choice)), None)
-    may_be_none = type(None) in get_args(hint)
+    may_be_none = type(None) in get_args(plain_hint)
     if registry is not None and default is None:
         may_be_none = True
-    of_dataclasses = bool(kinds) and all(map(dataclasses.is_dataclass, kinds))
-    if checked and of_dataclasses and rule is None and registry is None:
-        names = " or ".join(f"{kind.__name__}(...)" for kind in kinds)
-        rule = Rule(
-            lambda v: isinstance(v, kinds) or (v is None and may_be_none), names
-        )
-    is_text = str in kinds and (rule is None or rule.test(files.none))
+
+    rule = _first(Rule, extras)
+    if checked and rule is None:
+        rule = rule_of(hint)
+    if checked and rule is None and registry is None:
+        rule = _rule_of_dataclasses(kinds, may_be_none)
+
+    # No word can mean None where the field may be that very text.
+    none = ""
+    may_be_the_word = str in kinds and (rule is None or rule.test(files.none))
+    if may_be_none and not may_be_the_word:
+        none = files.none
     return Option(
         field.name,
         default,
@@ -441,9 +456,17 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
         units=_first(Units, extras),
         registry=registry,
         flag=_first(Flag, extras),
-        none=files.none if may_be_none and not is_text else "",
+        none=none,
         nested=next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None),
     )
+
+
+def _rule_of_dataclasses(kinds: tuple[Any, ...], may_be_none: bool) -> Rule | None:
+    """The rule of a field that may be of these types, if all of them are dataclasses."""
+    if not kinds or not all(map(dataclasses.is_dataclass, kinds)):
+        return None
+    names = " or ".join(f"{kind.__name__}(...)" for kind in kinds)
+    return Rule(lambda v: isinstance(v, kinds) or (v is None and may_be_none), names)
 
 
 def _words(text: str) -> list[str]:
@@ -451,7 +474,9 @@ def _words(text: str) -> list[str]:
 
 
 def _integers(text: str) -> int | list[int]:
-    return [int(word) for word in _words(text)] if "," in text else int(text)
+    if "," not in text:
+        return int(text)
+    return [int(word) for word in _words(text)]
 
 
 _TEXTS: Mapping[Any, Callable[[str], Any]] = {
@@ -479,17 +504,16 @@ def _read(
                 f"{' and '.join(present_keys)} exclude each other; give one"
             )
         for key in present_keys:
-            values[option.name] = native(option.read(key, table[key]))
+            value = native(option.read(key, table[key]))
             if option.in_files is not None:
-                obey(
-                    option.in_files,
-                    values[option.name],
-                    f"{owner}.{option.name}",
-                    spelled=table[key],
-                )
+                place = f"{owner}.{option.name}"
+                obey(option.in_files, value, place, spelled=table[key])
+            values[option.name] = value
         is_needed = option.default is MISSING and option.files.said
         if is_needed and not present_keys:
-            allowed = option.in_files.allowed if option.in_files else "it"
+            allowed = "it"
+            if option.in_files is not None:
+                allowed = option.in_files.allowed
             raise InputError(f"{option.name} is missing; give {allowed}")
     return values
 
@@ -505,7 +529,10 @@ def _parameters(cls: Callable[..., Any]) -> list[str] | None:
 
 
 def _table(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+    """A name stands for a table that says no more."""
+    if isinstance(value, str):
+        return {"name": value}
+    return value
 
 
 def _values(registry: Choice, value: Any, where: str) -> Any:
@@ -529,7 +556,9 @@ def _tuples(value: Any) -> Any:
 def _tuple_of(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _tuple_of(v) for k, v in value.items()}
-    return tuple(_tuple_of(v) for v in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(_tuple_of(item) for item in value)
+    return value
 
 
 def plain(value: Any, keep: Keep | None = None) -> Any:
@@ -540,4 +569,6 @@ def plain(value: Any, keep: Keep | None = None) -> Any:
         return spell(value, keep)
     if isinstance(value, Mapping):
         return {k: plain(v, keep) for k, v in value.items() if v is not None}
-    return [plain(v, keep) for v in value] if isinstance(value, tuple | list) else value
+    if isinstance(value, tuple | list):
+        return [plain(item, keep) for item in value]
+    return value

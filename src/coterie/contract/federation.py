@@ -80,7 +80,9 @@ class Federation:
         """All clients, participants or not, sorted; without the server."""
         names = self.engine.clients
         # An engine of a user's own may keep a plain tuple.
-        return names if isinstance(names, Names) else Names(names)
+        if not isinstance(names, Names):
+            names = Names(names)
+        return names
 
     @property
     def per_round(self) -> int:
@@ -300,4 +302,6 @@ def _reorder(name: str, value: PerClient, order: Sequence[int]) -> PerClient:
         raise InputError(
             f"payload {name!r} is PerClient of shape {tuple(value.tensor.shape)} for {len(order)} clients; give one row each"
         )
-    return value if isinstance(order, range) else PerClient(value.tensor[order])
+    if isinstance(order, range):  # in order already: no copy
+        return value
+    return PerClient(value.tensor[order])

@@ -60,7 +60,9 @@ class Passage:
         for name in self.names:
             # A client alone, since those of another shape cannot be stacked.
             residual = self.memory.only((name,)).get(self._key, zeros)[0]
-            residuals.append(residual if residual.shape == zeros.shape else zeros)
+            if residual.shape != zeros.shape:
+                residual = zeros
+            residuals.append(residual)
         return torch.stack(residuals)
 
     def leave(self, residual: Tensor) -> None:
@@ -173,7 +175,9 @@ def apply_filters(
     for field, kind in task.kinds.items():
         sent = task.layout_of(field, ask.arguments, layout)
         if kind != "other" and has_form(values[field], kind, len(block.names), sent):
-            dim = sent.dim if kind in VECTORS else None
+            dim: int | None = None
+            if kind in VECTORS:
+                dim = sent.dim
             values[field] = _filter_field(values[field], field, kind, ask, dim, memory)
     return Block(block.names, values)
 
@@ -181,7 +185,10 @@ def apply_filters(
 def _filter_field(
     value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, memory: MemoryView
 ) -> Tensor | Packed:
-    rows = value if dim is None else value[..., :dim]
+    """What filters send for a field [n, ...]; of a model vector they see the first `dim` entries, and buffers pass as they are."""
+    rows = value
+    if dim is not None:
+        rows = value[..., :dim]
     changed = False
     packing: Filter | None = None
     for position, reply_filter in enumerate(ask.filters):
@@ -197,7 +204,9 @@ def _filter_field(
             packing = reply_filter
     if not changed:
         return value
-    buffers = rows[..., :0] if dim is None else value[..., dim:]
+    buffers = rows[..., :0]
+    if dim is not None:
+        buffers = value[..., dim:]
     if packing is not None:
         return Packed({**packing.pack(rows), _BUFFERS: buffers.contiguous()})
     if dim is None:
@@ -209,7 +218,9 @@ def check_shape(sent: Any, shape: Sequence[int], called: str) -> Tensor:
     """Return what the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
     if isinstance(sent, Tensor) and sent.shape == tuple(shape):
         return sent
-    form = f"one of shape {list(sent.shape)}" if isinstance(sent, Tensor) else cut(sent)
+    form = cut(sent)
+    if isinstance(sent, Tensor):
+        form = f"one of shape {list(sent.shape)}"
     raise InputError(f"{called} {WRONG_SHAPE} {list(shape)}; got {form}")
 
 

@@ -45,6 +45,12 @@ _NO_NONCE, _NO_COUNTER = bytes(12), bytes(16)
 """Each key serves for one message, or one stream."""
 
 
+def need_cryptography() -> None:
+    """Raise `InputError` that says what to install if the package of keys and ciphers is missing."""
+    with explain_imports("[secure] needs cryptography", "secure"):
+        import cryptography  # noqa: F401
+
+
 # ---- shares of a secret (A. Shamir, "How to share a secret", Communications of the ACM 1979)
 
 
@@ -217,10 +223,9 @@ class MaskedClient:
 
     def public_keys(self) -> PublicKeys:
         """Step 0: draw two key pairs."""
-        with explain_imports("secure sums need cryptography", "secure"):
-            from cryptography.hazmat.primitives.asymmetric.x25519 import (
-                X25519PrivateKey,
-            )
+        need_cryptography()
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
         require(self._sealing is None, "the keys of this sum were drawn before")
         self._sealing = X25519PrivateKey.generate()
         self._masking = X25519PrivateKey.generate()

@@ -96,9 +96,9 @@ class Memory:
             for client in clients & by_client.keys():
                 rounds = by_client[client]
                 # The first round whose value does not count.
-                counts_now = counted.get(key, {}).get(client) == self.round
-                first_late = self.round + 1 if counts_now else self.round
-                first_late = max(first_late, self._complete + 1)
+                first_late = max(self.round, self._complete + 1)
+                if counted.get(key, {}).get(client) == self.round:
+                    first_late = max(first_late, self.round + 1)
                 for late_round in [r for r in rounds if r >= first_late]:
                     del rounds[late_round]
 
@@ -107,7 +107,9 @@ class Memory:
     ) -> tuple[int, Tensor | None]:
         """The value of this client that the server counts, else its newest, and the round when it was written; else `NEVER`, None."""
         rounds = self._values.get(key, {}).get(client, {})
-        number = counted if counted in rounds else max(rounds, default=NEVER)
+        number = counted
+        if number not in rounds:
+            number = max(rounds, default=NEVER)
         return number, rounds.get(number)
 
     def present(self) -> list[str]:
@@ -263,9 +265,7 @@ class MemoryView:
         """Return which clients have a value, bool [n]."""
         if key in self._written:
             return torch.ones(len(self._names), dtype=torch.bool)
-        return torch.tensor(
-            [self._read(key, name)[1] is not None for name in self._names]
-        )
+        return torch.tensor([value is not None for value in self.each(key)])
 
     def state(self, key: str, default: Tensor) -> ClientState:
         """Return what the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
@@ -295,8 +295,12 @@ class MemoryView:
         """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""
         if key in self._written:
             return torch.stack(self._written[key])
-        values = [self._read(key, name)[1] for name in self._names]
-        return torch.stack([default if v is None else v for v in values])
+        values = []
+        for value in self.each(key):
+            if value is None:
+                value = default
+            values.append(value)
+        return torch.stack(values)
 
     def number_of(self, what: str) -> str:
         """Return `what` with a number, which counts how often this task has asked for it, and a space."""
@@ -322,8 +326,12 @@ class MemoryView:
 
     def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
         """Keep `values` [n, ...], computed from `of`, until the next round begins; they are not copied, and must not change."""
-        # A payload may lie in memory that the next message is written to.
-        source = [v.clone() if isinstance(v, Tensor) else v for v in of]
+        source = []
+        for value in of:
+            # A payload may lie in memory that the next message is written to.
+            if isinstance(value, Tensor):
+                value = value.clone()
+            source.append(value)
         self._noted[key] = values.detach(), tuple(source)
 
     def recall(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
@@ -339,7 +347,10 @@ class MemoryView:
             value, source = note
             if id(source) not in is_same_source:
                 is_same_source[id(source)] = _equal(source, of)
-            recalled.append(value if is_same_source[id(source)] else None)
+            if is_same_source[id(source)]:
+                recalled.append(value)
+            else:
+                recalled.append(None)
         return recalled
 
     def commit(self) -> None:

@@ -60,8 +60,10 @@ def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
         if key == "weights" and not isinstance(value, Mapping):
             raise InputError(f"{place} must be numbers by client; got {cut(value)}")
         _check_numbers(value, place)
+    # Weights of clients, or such weights by target.
     weights = log.get("weights", {})
-    for shares in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:
+    tables = [value for value in weights.values() if isinstance(value, Mapping)]
+    for shares in tables or [weights]:
         _check_clients(shares, f"{called}: 'weights' of its log names", clients)
     return dict(log)
 
@@ -92,10 +94,13 @@ def as_models(
     models: Any, called: str, size: int, clients: Collection[str]
 ) -> dict[str, Tensor]:
     """The models [size] that the hook `called` returned, by client; `*` is the one for all. Raises `InputError` for others."""
-    by_client = {"*": models} if isinstance(models, Tensor) else models
+    by_client = models
+    if isinstance(models, Tensor):
+        by_client = {"*": models}
     fits = isinstance(by_client, Mapping)
-    for x in by_client.values() if fits else ():
-        fits = fits and isinstance(x, Tensor) and x.shape == (size,)
+    if fits:
+        for x in by_client.values():
+            fits = fits and isinstance(x, Tensor) and x.shape == (size,)
     if not fits:
         raise InputError(
             f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}"
@@ -176,6 +181,7 @@ class Method(ABC, Generic[S]):
             "coordinates", each over all clients; "pairs" of them; or "all".
         keeps: model vectors that each client keeps from round to round.
         newcomers: True if clients may join in a later round: one that has not taken part changes nothing for the others.
+        events_per_slope: events that a site must have for each slope of the model before it tells what the method asks; 0: none.
         packages: installed packages beside torch and NumPy that compute numbers of the method; a resumed run compares their versions.
 
     >>> import coterie as ct
@@ -197,6 +203,7 @@ class Method(ABC, Generic[S]):
     needs = "all"
     keeps = 0
     newcomers = False
+    events_per_slope: ClassVar[int] = 0
     packages: ClassVar[Sequence[str]] = ()
 
     @abstractmethod

@@ -217,7 +217,9 @@ def row_shape(
     form: Form, payload: Mapping[str, Any], layout: Layout
 ) -> tuple[int, ...]:
     """Return the shape of each client's row in the answer to this payload, where models have this layout."""
-    return form.shape(payload, layout) if callable(form.shape) else form.shape
+    if callable(form.shape):
+        return form.shape(payload, layout)
+    return form.shape
 
 
 def _find_form(
@@ -237,10 +239,14 @@ def _find_form(
         is_declared_type = isinstance(value, Tensor) != (key in task.texts)
         if is_declared_type and has_form(value, kind, len(block.names), layout):
             votes[_form(value)] += len(block.names)
+    if not votes and kind in VECTORS:
+        return torch.Size((layout.size,)), layout.dtype
     if not votes:
-        return (torch.Size((layout.size,)), layout.dtype) if kind in VECTORS else None
+        return None
     commonest, count = votes.most_common(1)[0]
-    return commonest if 2 * count > votes.total() else ()
+    if 2 * count <= votes.total():
+        return ()
+    return commonest
 
 
 def _form(value: Any) -> tuple[Any, ...]:
@@ -281,7 +287,10 @@ def _out_of_range(
         return refused
     if form.within == (-math.inf, math.inf):
         return refused
-    low, high = form.within(ask.arguments) if callable(form.within) else form.within
+    within = form.within
+    if callable(within):
+        within = within(ask.arguments)
+    low, high = within
     if form.most is not None:
         fact_sizes = sizes("train")
         highest = [math.inf] * len(names)
@@ -384,5 +393,7 @@ def error_of_all(names: Sequence[str], failed: Mapping[str, str]) -> str:
     shown = ", ".join(plain(name, 40) for name in names[:3])
     if len(names) > 3:
         shown += f" and {len(names) - 3} more"
-    noun = "client" if len(names) == 1 else "clients"
+    noun = "client"
+    if len(names) > 1:
+        noun = "clients"
     return f"{noun} {shown}: {failed[names[0]].removeprefix(sign)}"

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.config.local import Schedule
 from coterie.contract.task import Holds, Task
-from coterie.contract.wire import PerClient
+from coterie.contract.wire import PerClient, tensor_of
 
 
 class Among:
@@ -51,7 +51,9 @@ class Asks:
 
     def most_models(self, clients: int) -> int:
         """Return about how many different models a round asks one of so many clients at most."""
-        return self.models(clients) if callable(self.models) else self.models
+        if callable(self.models):
+            return self.models(clients)
+        return self.models
 
 
 def asks(
@@ -69,8 +71,9 @@ def as_many(names: Any) -> Callable[[int], int]:
     """Return how many clients a setting names, as a function of their number: "all", one name, or several."""
     if names in ("all", ("all",), ["all"]):
         return lambda clients: clients
-    count = 1 if isinstance(names, str) else len(names)
-    return lambda clients: count
+    if isinstance(names, str):
+        return lambda clients: 1
+    return lambda clients: len(names)
 
 
 class Limits(NamedTuple):
@@ -98,7 +101,9 @@ def declarations(owner: Any) -> dict[str, tuple[Asks, Any]]:
     declared: dict[str, tuple[Asks, Any]] = {}
     for asking in (owner, getattr(owner, "sampler", None)):
         for entry in getattr(asking, "tasks", ()):
-            ask = entry if isinstance(entry, Asks) else Asks(entry)
+            ask = entry
+            if not isinstance(ask, Asks):
+                ask = Asks(entry)
             declared[ask.task.name] = ask, asking
     return declared
 
@@ -157,8 +162,11 @@ def _allows(allowed: Any, value: Any, rounds: int) -> bool:
         return type(value) is float and any(
             value == allowed.rate(r) for r in range(rounds + 1)
         )
-    number_types = {int, float} if type(allowed) in (int, float) else {type(allowed)}
-    return type(value) in number_types and bool(value == allowed)
+    # 1 and 1.0 are the same number; True is none.
+    types = {type(allowed)}
+    if type(allowed) in (int, float):
+        types = {int, float}
+    return type(value) in types and bool(value == allowed)
 
 
 def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
@@ -166,7 +174,7 @@ def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
     if holds is None:
         return "nobody declares its form (Holds)"
     per_client = isinstance(value, PerClient)
-    tensor = value.tensor if isinstance(value, PerClient) else value
+    tensor = tensor_of(value)
     if not isinstance(tensor, Tensor):
         return "it is not a tensor"
     if holds.each is True and not per_client:
@@ -219,7 +227,8 @@ def about_each_model(
     if len(model_keys) != 1 or payload.get(model_keys[0]) is None:
         yield dict(payload)
         return
-    value = payload[model_keys[0]]
-    rows = value.tensor[0] if isinstance(value, PerClient) else value
+    rows = payload[model_keys[0]]
+    if isinstance(rows, PerClient):
+        rows = rows.tensor[0]  # a payload of one client
     for row in rows:
         yield {**payload, model_keys[0]: row.contiguous()}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, explain_imports
+from coterie.base.errors import InputError
 from coterie.config.secure import SecureSums
 from coterie.contract.exchange import Exchange, QuorumError
 from coterie.contract.fixed_point import FixedPoint, whole_weights
@@ -186,8 +186,6 @@ class SecureExchange(Exchange[R]):
 
 def begin_sum(terms: SumTerms) -> tuple[dict[str, MaskedClient], MaskedSum]:
     """Run steps 0 and 1 of a sum among clients of this machine."""
-    with explain_imports("[secure] needs cryptography", "secure"):
-        import cryptography  # noqa: F401
     clients = {name: MaskedClient(name, terms) for name in terms.names}
     keys = {name: client.public_keys() for name, client in clients.items()}
     dealt = {name: client.deal(keys) for name, client in clients.items()}

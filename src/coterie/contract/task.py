@@ -207,7 +207,9 @@ class PayloadField(NamedTuple):
 
 
 def _payload_field(hint: Any, required: bool) -> PayloadField:
-    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    alternatives: tuple[Any, ...] = (hint,)
+    if get_origin(hint) in (Union, UnionType):
+        alternatives = get_args(hint)
     kinds: list[Any] = []
     holds: list[Holds] = []
     for alternative in alternatives:
@@ -217,7 +219,7 @@ def _payload_field(hint: Any, required: bool) -> PayloadField:
         kinds.append(alternative)
     return PayloadField(
         tensor=Tensor in kinds,
-        holds=holds[0] if holds else None,
+        holds=next(iter(holds), None),
         optional=NoneType in kinds,
         needed=required,
     )

@@ -57,6 +57,13 @@ class PerClient:
     tensor: Tensor
 
 
+def tensor_of(value: Any) -> Any:
+    """Return the rows of a `PerClient`; any other value as it is."""
+    if isinstance(value, PerClient):
+        return value.tensor
+    return value
+
+
 def envelope(cls: type[T]) -> type[T]:
     """Let a frozen dataclass travel whose fields may be mappings of values, or tuples of envelopes."""
     _ENVELOPES[cls.__name__] = cls
@@ -143,7 +150,9 @@ def _together(value: Any, tensors: _Tensors) -> Any:
     if "each" not in value:
         return tensors[value["tensor"]]
     tensor = tensors[value["each"]]
-    return None if tensor is None else PerClient(tensor)
+    if tensor is None:  # of a `header`
+        return None
+    return PerClient(tensor)
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
@@ -333,11 +342,7 @@ class Ask:
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
         """The payload as the task takes it: a `PerClient` is its tensor [n, ...]."""
-        arguments = dict(self.payload)
-        for key, value in arguments.items():
-            if isinstance(value, PerClient):
-                arguments[key] = value.tensor
-        return arguments
+        return {key: tensor_of(value) for key, value in self.payload.items()}
 
 
 @envelope
@@ -489,8 +494,9 @@ class Answer:
 
 def _are(kinds: type | tuple[type, ...], values: Any) -> bool:
     """Return True if `values` is a tuple of nothing but these kinds, and of no kind derived from them."""
-    allowed = {kinds} if isinstance(kinds, type) else {*kinds}
-    return isinstance(values, tuple) and {*map(type, values)} <= allowed
+    if isinstance(kinds, type):
+        kinds = (kinds,)
+    return isinstance(values, tuple) and {*map(type, values)} <= {*kinds}
 
 
 @envelope

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.base.errors import RunError, delay_interrupts, plain
+from coterie.base.errors import RunError, plain
+from coterie.base.interrupts import delay_interrupts
 from coterie.base.system import attempt, require_children
 from coterie.base.vector import lasting_copy
 from coterie.compute.cohort import Shard

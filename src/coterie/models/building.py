@@ -59,7 +59,9 @@ def outputs_of(clients: Clients) -> int:
     if form.has_loss:
         return form.outputs
     if labels.is_floating_point():
-        return 1 if labels.ndim == 1 else int(labels.shape[1])
+        if labels.ndim == 1:
+            return 1
+        return int(labels.shape[1])
     labels_of_parts = [
         rows.labels
         for rows in (clients.train, clients.validation, clients.test)
@@ -84,11 +86,15 @@ def outputs_of(clients: Clients) -> int:
                     "classes 0, 1, 2, ..."
                 )
     if lowest == highest:
-        name = clients.classes[lowest] if clients.classes else lowest
+        name = str(lowest)
+        if clients.classes:
+            name = clients.classes[lowest]
         raise InputError(
             f"all labels of {clients.name!r} are of one class ({name}); there is nothing to learn"
         )
-    return 1 if count == 2 else count
+    if count == 2:
+        return 1  # one logit
+    return count
 
 
 def build_model(
@@ -258,7 +264,9 @@ def _forward(module: nn.Module, inputs: Inputs) -> None:
     def ready(value: Tensor) -> Tensor:
         if value.dtype in (torch.int32, torch.int64, torch.bool):
             return value
-        highest = 255 if value.dtype == torch.uint8 else 1
+        highest = 1
+        if value.dtype == torch.uint8:
+            highest = 255
         return value.to(torch.get_default_dtype()) / highest
 
     if not isinstance(inputs, dict):
@@ -307,7 +315,10 @@ def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
             f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}"
         )
     try:
-        module = build(shape, outputs) if _takes_shapes(build) else build()
+        if _takes_shapes(build):
+            module = build(shape, outputs)
+        else:
+            module = build()
     except InputError:
         raise
     except Exception as error:

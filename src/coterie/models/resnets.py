@@ -32,7 +32,10 @@ class ResNet8:
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Images of at least 8 x 8."""
         image, channels, height, width = images(self, shape, 8)
-        features = 128 * (height // 4 // (height // 8)) * (width // 4 // (width // 8))
+        # Two poolings leave a quarter of height and width, and the last pools them to two or three rows and columns.
+        rows = height // 4 // (height // 8)
+        columns = width // 4 // (width // 8)
+        features = 128 * rows * columns
         return nn.Sequential(
             *image,
             _block(channels, 32, self.norm),
@@ -40,11 +43,9 @@ class ResNet8:
             _Residual(_block(64, 64, self.norm), _block(64, 64, self.norm)),
             _block(64, 128, self.norm, pool=True),
             _Residual(_block(128, 128, self.norm), _block(128, 128, self.norm)),
-            *(
-                nn.MaxPool2d((height // 8, width // 8)),
-                nn.Flatten(),
-                nn.Linear(features, outputs),
-            ),
+            nn.MaxPool2d((height // 8, width // 8)),
+            nn.Flatten(),
+            nn.Linear(features, outputs),
         )
 
 
@@ -72,11 +73,9 @@ class ResNet9:
             _block(128, 256, self.norm, pool=True),
             _block(256, 512, self.norm, pool=True),
             _Residual(_block(512, 512, self.norm), _block(512, 512, self.norm)),
-            *(
-                nn.MaxPool2d((height // 8, width // 8)),
-                nn.Flatten(),
-                nn.Linear(512, outputs),
-            ),
+            nn.MaxPool2d((height // 8, width // 8)),
+            nn.Flatten(),
+            nn.Linear(512, outputs),
         )
 
 
@@ -96,19 +95,13 @@ class ResNet18:
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Four stages of two basic blocks with 64, 128, 256 and 512 channels; the mean over the last image."""
         image, channels, _, _ = images(self, shape, 8)
-        stages = [
-            layer
-            for narrow, wide, stride in (
-                (64, 64, 1),
-                (64, 128, 2),
-                (128, 256, 2),
-                (256, 512, 2),
-            )
-            for layer in (
-                _basic(narrow, wide, stride, self.norm),
-                _basic(wide, wide, 1, self.norm),
-            )
-        ]
+        # Layers draw their first weights as they are made: in another order the same seed would give another model.
+        stages: list[nn.Module] = []
+        width = 64
+        for wide, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            stages.append(_basic(width, wide, stride, self.norm))
+            stages.append(_basic(wide, wide, 1, self.norm))
+            width = wide
         stem = (
             nn.Conv2d(channels, 64, 3, padding=1, bias=False),
             _norm(64, self.norm),
@@ -140,8 +133,14 @@ class _Residual(nn.Module):
 def _block(
     inputs: int, outputs: int, norm: str, *, pool: bool = False
 ) -> nn.Sequential:
-    layers = (nn.Conv2d(inputs, outputs, 3, padding=1), _norm(outputs, norm), nn.ReLU())
-    return nn.Sequential(*layers, *((nn.MaxPool2d(2),) if pool else ()))
+    layers: list[nn.Module] = [
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        _norm(outputs, norm),
+        nn.ReLU(),
+    ]
+    if pool:
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers)
 
 
 def _basic(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequential:
@@ -163,8 +162,6 @@ def _basic(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequential:
 
 
 def _norm(channels: int, norm: str) -> nn.Module:
-    return (
-        nn.BatchNorm2d(channels)
-        if norm == "batch"
-        else nn.GroupNorm(channels // 16, channels)
-    )
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    return nn.GroupNorm(channels // 16, channels)  # 16 channels a group

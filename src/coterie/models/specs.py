@@ -25,7 +25,9 @@ class Logistic:
         layer = nn.Linear(_flat(shape), outputs)
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
-        return nn.Sequential(nn.Flatten(), layer) if len(shape) > 1 else layer
+        if len(shape) > 1:
+            return nn.Sequential(nn.Flatten(), layer)
+        return layer
 
 
 @options
@@ -45,14 +47,14 @@ class MLP:
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Linear layers with ReLU (and dropout) between them."""
-        layers: list[nn.Module] = [nn.Flatten()] if len(shape) > 1 else []
+        layers: list[nn.Module] = []
+        if len(shape) > 1:
+            layers.append(nn.Flatten())
         width = _flat(shape)
         for size in self.hidden:
-            layers += [
-                nn.Linear(width, size),
-                nn.ReLU(),
-                *([nn.Dropout(self.dropout)] if self.dropout else []),
-            ]
+            layers += [nn.Linear(width, size), nn.ReLU()]
+            if self.dropout > 0:
+                layers.append(nn.Dropout(self.dropout))
             width = size
         return nn.Sequential(*layers, nn.Linear(width, outputs))
 
@@ -95,15 +97,18 @@ class CNN:
         """Convolutions keep the size of the image; pooling halves it."""
         image, channels, height, width = images(self, shape, 4)
         conv1, conv2 = self.channels
+        features = conv2 * (height // 4) * (width // 4)
         return nn.Sequential(
             *image,
-            *(nn.Conv2d(channels, conv1, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(conv1, conv2, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(
-                nn.Flatten(),
-                nn.Linear(conv2 * (height // 4) * (width // 4), self.units),
-                nn.ReLU(),
-            ),
+            nn.Conv2d(channels, conv1, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(conv1, conv2, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(features, self.units),
+            nn.ReLU(),
             nn.Linear(self.units, outputs),
         )
 
@@ -181,19 +186,13 @@ def images(
     model: object, shape: Any, smallest: int
 ) -> tuple[list[nn.Module], int, int, int]:
     """Layers that give images a channel dimension if they have none; channels, height and width."""
-    if not (
-        isinstance(shape, tuple)
-        and len(shape) in (2, 3)
-        and min(shape[-2:]) >= smallest
-    ):
+    is_image = isinstance(shape, tuple) and len(shape) in (2, 3)
+    if not is_image or min(shape[-2:]) < smallest:
         raise InputError(
             f"{type(model).__name__} needs images [height, width] or [channels, height, width] of at least {smallest} x "
             f"{smallest}; inputs are {shape}"
         )
-    grey = len(shape) == 2
-    return (
-        [nn.Unflatten(1, (1, shape[0]))] if grey else [],
-        1 if grey else shape[0],
-        shape[-2],
-        shape[-1],
-    )
+    *channels, height, width = shape
+    if channels:
+        return [], channels[0], height, width
+    return [nn.Unflatten(1, (1, height))], 1, height, width

@@ -17,6 +17,7 @@ from coterie.report.decisions import (
 )
 from coterie.report.diagnosis import shares
 from coterie.report.evidence import OWN_LUCK
+from coterie.report.hazard_ratios import table_of_ratios
 from coterie.report.outside import outside_words
 from coterie.report.results import Results
 from coterie.report.scores import THRESHOLD
@@ -180,6 +181,7 @@ def _expectation(
         for metric, share in shares(results, method, client).items():
             lines += _score_row(f"{results.metric_title(metric)} at {place}", share)
     lines += _decisions(results, client, method)
+    lines += _hazard_ratios(results, method)
     return lines + _beats_constant(results, client, method)
 
 
@@ -247,6 +249,17 @@ def _decisions(results: Results, client: str, method: str) -> list[str]:
         "",
         f"Treating everybody has a net benefit of {everybody}, treating nobody one of 0 and {missed} missed.",
     ]
+
+
+def _hazard_ratios(results: Results, method: str) -> list[str]:
+    """The hazard ratios of all clients together; none of methods that tell no errors of slopes."""
+    rows = table_of_ratios(results, method)
+    if not rows:
+        return []
+    lines = ["", "Hazard ratios of the comparison's training on all rows:", ""]
+    lines += ["| | per unit | 95 % interval | per standard deviation |"]
+    lines += ["| --- | ---: | ---: | ---: |"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _score_row(

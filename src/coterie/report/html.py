@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import explain_imports, few_collections
+from coterie.base.errors import explain_imports
 from coterie.base.files import write_atomically
+from coterie.base.system import few_collections
 from coterie.report import figures, words
 from coterie.report.contributions import (
     Contribution,
@@ -27,6 +28,7 @@ from coterie.report.files import Columns, csv_columns
 from coterie.report.followup import groups_of, horizon_of
 from coterie.report.forecasts import Forecast, forecasts
 from coterie.report.grids import budget, grid
+from coterie.report.hazard_ratios import table_of_ratios
 from coterie.report.history import Vector
 from coterie.report.outside import first_outside_words
 from coterie.report.pictures import (
@@ -170,6 +172,7 @@ def _context(results: Results) -> dict[str, Any]:
         "tests": tests,
         "followed": _followed(results, story),
         "horizon": horizon,
+        "hazard_ratios": _hazard_ratios(results),
         "threshold_named": results.decision_threshold is not None,
         "threshold": threshold,
         "constants": {c: words.constant(results, c) for c in forests},
@@ -250,6 +253,16 @@ def _followed(results: Results, story: Story) -> list[dict[str, Any]]:
             }
         )
     return shown
+
+
+def _hazard_ratios(results: Results) -> list[dict[str, Any]]:
+    """The table of each method that tells hazard ratios; empty for others."""
+    tables = []
+    for method in results.methods:
+        rows = table_of_ratios(results, method)
+        if rows:
+            tables.append({"method": printable(method), "rows": rows})
+    return tables
 
 
 def _percent_or_none(share: float) -> str:

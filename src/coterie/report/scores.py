@@ -309,6 +309,13 @@ class Scores:
         recipe = next(iter(self._recipes.values()), {})
         return tuple(map(str, recipe.get("features", ())))
 
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Return the recipe of each column of the inputs; empty if rows are not those of tables."""
+        recipe = next(iter(self._recipes.values()), {})
+        columns: list[dict[str, Any]] = recipe.get("columns", [])
+        return columns
+
     @cached_property
     def predicts(self) -> str:
         """Return the words for the label: `num > 0, 1 = disease`; empty if the run does not say."""

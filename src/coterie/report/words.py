@@ -60,6 +60,7 @@ GISTS = {
     "meritfed": "a model for each client, which learns with those whose rows lower its own loss",
     "partial": "a model for each client, drawn towards those of the others as far as they are alike",
     "fixed-effects": "one model for all, in which each client keeps its own base risk",
+    "cox": "one model for all with hazard ratios, in which each client keeps its own baseline hazard",
 }
 """Methods by name, for readers who have not heard of them."""
 GROUPS: dict[Kind, str] = {

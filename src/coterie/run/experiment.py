@@ -367,6 +367,11 @@ class Experiment:
             )
         if self.privacy is not None:
             sentences.append(self._privacy_note(self.privacy))
+        if self.run.secure is not None:
+            sentences.append(
+                f"updates are added behind masks, their numbers clipped to {self.run.secure.clip:g}; on one machine that hides "
+                "nothing, and noise by row is no smaller for it"
+            )
         for entry in self.methods:
             if entry.personalise is not None:
                 sentences.append(

@@ -16,13 +16,9 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
-from coterie.base.errors import (
-    InputError,
-    cut,
-    few_collections,
-    raise_interrupts,
-    require,
-)
+from coterie.base.errors import InputError, cut, require
+from coterie.base.interrupts import raise_interrupts
+from coterie.base.system import few_collections
 from coterie.base.vector import aliases, copy_model
 from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS

@@ -7,7 +7,9 @@ from typing import Any
 from coterie.base.errors import InputError, require
 from coterie.base.vector import Layout
 from coterie.config.run import RunSettings
+from coterie.config.secure import SecureSums
 from coterie.contract.filters import Filter
+from coterie.contract.masks import SumTerms, need_cryptography
 from coterie.contract.method import Method
 from coterie.contract.requests import declarations
 from coterie.contract.secure_exchange import shown_beside_sums
@@ -36,6 +38,13 @@ def check_sums_alone(method: Method[Any], label: str) -> None:
             )
 
 
+def check_participants(secure: SecureSums, count: int) -> None:
+    """Raise `InputError` where a round with so many clients of equal weight could open no sum, or the package is missing."""
+    need_cryptography()
+    equal = {str(number): 1 for number in range(count)}
+    SumTerms(b"", equal, secure.survivors(count))
+
+
 def check_secure(
     method: Method[Any],
     label: str,
@@ -46,6 +55,7 @@ def check_secure(
     """Raise `InputError` for a run under secure sums that needs more than sums, or whose vectors have no range."""
     if settings.secure is None or method.is_reference:
         return
+    need_cryptography()
     check_sums_alone(method, label)
     packing = next((type(step).__name__ for step in filters if step.packs), "")
     require(

@@ -109,6 +109,8 @@ def experiment_of(
         "callbacks": callbacks,
         "run": spelling.run(settings, run),
     }
+    if settings.secure is not None:
+        tables["secure"] = spell(settings.secure)
     experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
     table = dataclasses.replace(
         experiment.run,

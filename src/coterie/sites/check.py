@@ -40,7 +40,7 @@ from coterie.sites.flare.renewal import check_key, kits_certificate
 from coterie.sites.flare.revocation import servers_list, sites_list
 from coterie.sites.flare.trial import try_gate
 from coterie.sites.flare.workspace import check_place, tighten
-from coterie.sites.followup import times_withheld
+from coterie.sites.followup import events_of, times_withheld
 from coterie.sites.minima import curvature_fits, moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.plan_words import model_of
@@ -144,7 +144,8 @@ def check_site(
     module = model_of(approved, settings, site)
     fits(approved, settings, module)
     columns = next(module.parameters()).shape[-1]
-    curvature_fits(approved.pairs.values(), Layout.of(module), columns, fewest)
+    events = events_of(table, options)
+    curvature_fits(approved.pairs.values(), Layout.of(module), columns, fewest, events)
     lines.append(
         f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {fewest} rows to train on"
     )

@@ -38,6 +38,14 @@ def form_of_options(options: Mapping[str, Any]) -> str:
     return ""
 
 
+def events_of(table: Table, options: Mapping[str, Any]) -> int | None:
+    """Return the training rows with an event; None for classes and numbers."""
+    counted = table.columns[str(options["label"])].numbers
+    if not form_of_options(options) or counted is None:
+        return None
+    return int((counted[table.parts["train"]] > 0).sum())
+
+
 def times_withheld(table: Table, options: Mapping[str, Any], least: int) -> Table:
     """Return `table` with the times of training rows that may be spoken of; as it is for other labels, and where `least` is 1.
 
@@ -49,8 +57,7 @@ def times_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
     if not form or least == 1:
         return table
     train, label = table.parts["train"], str(options["label"])
-    counted = table.columns[label].numbers
-    with_event = 0 if counted is None else int((counted[train] > 0).sum())
+    with_event = events_of(table, options) or 0
     if 0 < with_event < least:
         raise RefusedError(
             f"fewer than {least} of its training rows have an event, and under that its site does not speak of events"

@@ -60,18 +60,30 @@ def moments_fit(seeds: int, training_rows: int) -> None:
 
 
 def curvature_fits(
-    pairs: Iterable[Allowed], layout: Layout, columns: int, training_rows: int
+    pairs: Iterable[Allowed],
+    layout: Layout,
+    columns: int,
+    training_rows: int,
+    events: int | None = None,
 ) -> None:
-    """Raise `RefusedError` if what the plan's methods tell of curvature could be solved for a part of the rows.
+    """Raise `RefusedError` if what the plan's methods tell of curvature could be solved for a part of the rows, or of the events.
 
     Args:
         pairs: All trainings of the plan.
         layout: Of its model.
         columns: Inputs of the model.
         training_rows: Rows of this site.
+        events: Of these, those with an event; None: labels are classes or numbers.
     """
     asked, methods = 0, dict[str, None]()
     for allowed in pairs:
+        slopes = layout.parameters[0][1].numel()
+        wanted = allowed.method.events_per_slope * slopes
+        if events is not None and events < wanted:
+            raise RefusedError(
+                f"{type(allowed.method).__name__} asks what {slopes} slopes follow from, and this site has fewer than {wanted} events. "
+                "Give the plan fewer columns, or another method"
+            )
         for declaration, _ in declarations(allowed.method).values():
             fields = [
                 form

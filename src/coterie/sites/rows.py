@@ -55,7 +55,12 @@ from coterie.sites.comparisons import (
     paired_errors,
 )
 from coterie.sites.descriptions import check_recipe, longest_head
-from coterie.sites.followup import form_hash, form_of_options, times_withheld
+from coterie.sites.followup import (
+    events_of,
+    form_hash,
+    form_of_options,
+    times_withheld,
+)
 from coterie.sites.kept_outcomes import KeptOutcomes
 from coterie.sites.ledger import Account, Place, Told, count_numbers
 from coterie.sites.minima import (
@@ -341,6 +346,7 @@ class SiteRows:
             Layout.of(module),
             next(module.parameters()).shape[-1],
             self.clients.sizes("train")[self.name],
+            events_of(self._open_table(), self.options),
         )
         state = {
             k.removeprefix("state/"): v

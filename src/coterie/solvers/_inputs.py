@@ -51,9 +51,10 @@ def as_double(values: Values, name: str, *, ndim: int) -> Tensor:
     if tensor.ndim != ndim:
         raise ValueError(f"{name} must be {kind}; got shape {list(tensor.shape)}")
     # The largest size is NaN or Inf if any entry is; unlike isfinite this allocates nothing.
-    if tensor.numel() > 0 and not math.isfinite(
-        float(torch.linalg.vector_norm(tensor, math.inf))
-    ):
+    largest = 0.0
+    if tensor.numel() > 0:
+        largest = float(torch.linalg.vector_norm(tensor, math.inf))
+    if not math.isfinite(largest):
         count = int((~torch.isfinite(tensor)).sum())
         raise NotFiniteError(
             f"{name} must be finite; got {count} NaN or Inf among {tensor.numel()} values"
@@ -103,7 +104,8 @@ def as_number(
 ) -> float:
     """A finite float with `least <= value <= most` and `value > above`."""
     limits = ((">=", least), (">", above), ("<=", most))
-    allowed = f"a finite number {' and '.join(f'{sign} {x:g}' for sign, x in limits if math.isfinite(x))}".rstrip()
+    conditions = [f"{sign} {x:g}" for sign, x in limits if math.isfinite(x)]
+    allowed = f"a finite number {' and '.join(conditions)}".rstrip()
     if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -127,8 +129,6 @@ def as_count(value: Any, name: str, *, least: int) -> int:
 
 def dtype_of(values: object) -> torch.dtype:
     """The dtype of the answer to `values`: its own if it is a floating-point tensor, otherwise float64."""
-    return (
-        values.dtype
-        if isinstance(values, Tensor) and values.is_floating_point()
-        else torch.float64
-    )
+    if isinstance(values, Tensor) and values.is_floating_point():
+        return values.dtype
+    return torch.float64

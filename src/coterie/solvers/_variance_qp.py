@@ -37,7 +37,9 @@ def solve(factor: Array, m: int, budget: float, *, linear: bool) -> Array:
         rounded = np.where(w < margin, 0.0, np.where(w > 1 - margin, 1.0, w))
         for candidate, slack in ((w, 0.0), (rounded, CLEAN)):
             total = float(candidate.sum())
-            feasible = candidate if total <= budget else candidate * (budget / total)
+            feasible = candidate
+            if total > budget:
+                feasible = candidate * (budget / total)
             value = _value(feasible, factor, m, linear)
             if value <= lowest * (1 + slack):
                 best, lowest = feasible, value
@@ -53,7 +55,10 @@ def solve(factor: Array, m: int, budget: float, *, linear: bool) -> Array:
 def _value(w: Array, factor: Array, m: int, linear: bool) -> float:
     u = m / (m + w.sum())
     residual = factor @ (w * (u / m))
-    return float((2 * u if linear else u * u) + residual @ residual)
+    q = u * u
+    if linear:
+        q = 2 * u
+    return float(q + residual @ residual)
 
 
 def _proven(
@@ -67,11 +72,15 @@ def _proven(
     """
     u = m / (m + w.sum())
     r = factor @ (w * (u / m))
-    a, constant = (1.0, 0.0) if linear else (u, u * u)
-    if (
-        value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r)
-        <= PROVEN * value
-    ):
+    a, constant = u, u * u
+    if linear:
+        a, constant = 1.0, 0.0
+
+    def proves(r: Array) -> bool:
+        bound = _least_vertex(a, r @ factor, m, budget) - constant - r @ r
+        return bool(value - bound <= PROVEN * value)
+
+    if proves(r):
         return True
     slopes = r @ factor
     free = (w > 0) & (w < 1)
@@ -79,16 +88,9 @@ def _proven(
         return False
     level = np.median(slopes[free])
     unproven = free | ((w == 0) & (slopes < level)) | ((w == 1) & (slopes > level))
-    r = (
-        r
-        + np.linalg.lstsq(factor[:, unproven].T, level - slopes[unproven], rcond=None)[
-            0
-        ]
-    )
-    return bool(
-        value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r)
-        <= PROVEN * value
-    )
+    missing = level - slopes[unproven]
+    change, *_ = np.linalg.lstsq(factor[:, unproven].T, missing, rcond=None)
+    return proves(r + change)
 
 
 def _least_vertex(a: float, slopes: Array, m: int, budget: float) -> float:
@@ -98,11 +100,9 @@ def _least_vertex(a: float, slopes: Array, m: int, budget: float) -> float:
     sums = np.concatenate([[0.0], np.cumsum(ordered[:whole_vertices])])
     lowest = ((a * m + sums) / (m + np.arange(whole_vertices + 1))).min()
     if whole_vertices < ordered.size:
-        lowest = min(
-            lowest,
-            (a * m + sums[-1] + (budget - whole_vertices) * ordered[whole_vertices])
-            / (m + budget),
-        )
+        # The whole budget: the last slope is filled in part.
+        partial_slope = (budget - whole_vertices) * ordered[whole_vertices]
+        lowest = min(lowest, (a * m + sums[-1] + partial_slope) / (m + budget))
     return float(2 * lowest)
 
 
@@ -121,21 +121,21 @@ def _clarabel(
     rows, n = factor.shape
     scale = np.maximum(1.0, np.linalg.norm(factor, axis=0)) ** scaling
     inverse = 1.0 / scale
-    cost = sparse.diags(
-        np.concatenate([[0.0 if linear else 2.0], np.zeros(n), np.full(rows, 2.0)])
-    ).tocsc()
-    line = np.concatenate([[2.0 if linear else 0.0], np.zeros(n + rows)])
+    # clarabel minimises x' cost x / 2 + line' x: q(u) = u^2 or 2 u, and the squares of the residual.
+    of_square, of_line = 2.0, 0.0
+    if linear:
+        of_square, of_line = 0.0, 2.0
+    diagonal = np.concatenate([[of_square], np.zeros(n), np.full(rows, 2.0)])
+    cost = sparse.diags(diagonal).tocsc()
+    line = np.concatenate([[of_line], np.zeros(n + rows)])
+    each_bound, whole_bound = np.full((n, 1), -1.0 / m), np.full((1, 1), -budget / m)
     constraints = sparse.bmat(
         [
             [None, factor * inverse, -sparse.identity(rows)],  # residual = factor @ y
             [np.ones((1, 1)), inverse[None], None],  # u + sum y = 1
             [None, -sparse.identity(n), None],  # y >= 0
-            [np.full((n, 1), -1.0 / m), sparse.diags(inverse), None],  # y <= u / m
-            [
-                np.full((1, 1), -budget / m),
-                inverse[None],
-                None,
-            ],  # sum y <= budget * u / m
+            [each_bound, sparse.diags(inverse), None],  # y <= u / m
+            [whole_bound, inverse[None], None],  # sum y <= budget * u / m
         ],
         format="csc",
     )
@@ -153,9 +153,8 @@ def _clarabel(
 def _settings(clarabel: Any) -> Any:
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    if hasattr(
-        settings, "max_threads"
-    ):  # from 0.10 on; before, there was one thread only
+    # From 0.10 on; before, there was one thread only.
+    if hasattr(settings, "max_threads"):
         settings.max_threads = 1
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     # The default regularisation of 1e-8 hides directions in which long rows cancel.

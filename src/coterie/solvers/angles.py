@@ -33,22 +33,18 @@ def angles(rows: Values, reference: Values) -> Tensor:
     >>> angles([[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0]], [3.0, 0.0])
     tensor([0.0000, 0.7854, 3.1416], dtype=torch.float64)
     """
-    matrix, axis = (
-        as_double(rows, "rows", ndim=2),
-        as_double(reference, "reference", ndim=1),
-    )
+    matrix = as_double(rows, "rows", ndim=2)
+    axis = as_double(reference, "reference", ndim=1)
     if matrix.shape[1] != axis.numel():
         raise ValueError(
             f"reference must have as many entries as a row ({matrix.shape[1]}); got {axis.numel()}"
         )
     b = _unit(axis)
     # A row at a time: the answer for one must not depend on how many there are.
-    row_angles = [_between(_unit(row), b) for row in matrix]
-    return (
-        torch.stack(row_angles).to(dtype_of(rows))
-        if row_angles
-        else matrix.new_zeros(0).to(dtype_of(rows))
-    )
+    result = matrix.new_zeros(len(matrix))
+    for i, row in enumerate(matrix):
+        result[i] = _between(_unit(row), b)
+    return result.to(dtype_of(rows))
 
 
 def gompertz(angle: Values, alpha: float) -> Tensor:
@@ -68,19 +64,20 @@ def gompertz(angle: Values, alpha: float) -> Tensor:
     tensor([5.0000e+00, 3.1606e+00, 2.2699e-04], dtype=torch.float64)
     """
     a = as_number(alpha, "alpha", above=0.0)
+    radians = as_double(angle, "angle", ndim=1)
     # expm1 keeps the digits of large angles, whose value is nearly 0.
-    return (
-        -a * torch.expm1(-torch.exp(-a * (as_double(angle, "angle", ndim=1) - 1)))
-    ).to(dtype_of(angle))
+    values = -a * torch.expm1(-torch.exp(-a * (radians - 1)))
+    return values.to(dtype_of(angle))
 
 
 def _unit(vector: Tensor) -> Tensor:
-    largest = vector.abs().max() if vector.numel() else vector.sum()
-    scaled = (
-        vector / largest if float(largest) > 0 else vector
-    )  # its square can neither overflow nor vanish
-    norm = torch.linalg.vector_norm(scaled)
-    return scaled / norm if float(norm) > 0 else scaled
+    """The vector with length 1; 0 stays 0."""
+    if not bool(vector.any()):
+        return vector
+    # With the largest entry at 1 no square can overflow, nor all of them vanish.
+    scaled = vector / vector.abs().max()
+    unit: Tensor = scaled / torch.linalg.vector_norm(scaled)
+    return unit
 
 
 def _between(a: Tensor, b: Tensor) -> Tensor:

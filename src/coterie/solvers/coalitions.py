@@ -34,12 +34,9 @@ def objective(
     rows, distances = _check(sizes, divergences)
     same_coalition = (labels[:, None] == labels[None, :]).double()
     of_coalition = same_coalition @ rows
-    return float(
-        (
-            complexity / of_coalition.sqrt()
-            + (same_coalition * distances) @ rows / of_coalition
-        ).sum()
-    )
+    of_few_rows = complexity / of_coalition.sqrt()
+    of_unlike_rows = (same_coalition * distances) @ rows / of_coalition
+    return float((of_few_rows + of_unlike_rows).sum())
 
 
 def partition(
@@ -84,17 +81,12 @@ def partition(
 
 
 def _check(sizes: Values, divergences: Values) -> tuple[Tensor, Tensor]:
-    rows, distances = (
-        as_double(sizes, "sizes", ndim=1).cpu(),
-        as_double(divergences, "divergences", ndim=2).cpu(),
-    )
+    rows = as_double(sizes, "sizes", ndim=1).cpu()
+    distances = as_double(divergences, "divergences", ndim=2).cpu()
     if not len(rows) or not bool((rows > 0).all()):
         raise ValueError("sizes must be > 0, of at least one client")
-    if (
-        distances.shape != (len(rows), len(rows))
-        or bool(distances.diagonal().any())
-        or bool((distances < 0).any())
-    ):
+    has_shape = distances.shape == (len(rows), len(rows))
+    if not has_shape or bool(distances.diagonal().any()) or bool((distances < 0).any()):
         raise ValueError(
             f"divergences must be [{len(rows)}, {len(rows)}], >= 0, and 0 on the diagonal"
         )
@@ -108,6 +100,7 @@ def _descend(
     complexity: float,
     generator: torch.Generator,
 ) -> Tensor:
+    """Move one client at a time, to another coalition or out of its own, as long as that lowers the objective."""
     labels, n = labels.clone(), len(rows)
     value = objective(labels, rows, distances, complexity)
     for _ in range(MOST_MOVES):

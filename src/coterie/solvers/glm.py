@@ -92,7 +92,7 @@ def _squared(z: Tensor, labels: Tensor) -> Derivatives:
 
 
 def _classes(z: Tensor, labels: Tensor) -> Derivatives:
-    """C logits for labels 0 to C - 1 (softmax)."""
+    """C logits for labels 0 to C - 1 (softmax): the gradient is y - p, the curvature diag(p) - p p'."""
     y = F.one_hot(labels.long(), z.shape[-1]).to(z.dtype)
     log_p = torch.log_softmax(z, -1)
     p = log_p.exp()
@@ -110,12 +110,14 @@ def _hazards(z: Tensor, labels: Tensor) -> Derivatives:
     The log likelihood is sum_k seen_k log lam(z_k) - usual_k lam(z_k), lam = exp up to the knee.
     """
     usual, seen = labels.to(z.dtype).chunk(2, -1)
+    # lam(z) = slope * beyond: exp(z) times 1 up to the knee, exp(knee) times (1 + z - knee) from there on.
     low = z.clamp(max=KNEE)
     slope, beyond = low.exp(), z - low + 1
-    loglik = (seen * (low + beyond.log()) - usual * slope * beyond).sum(-1)
+    loglik = seen * (low + beyond.log()) - usual * slope * beyond
+    gradient = seen / beyond - usual * slope
     # Beyond the knee the rate is straight, and its logarithm bends.
     bend = torch.where(z <= KNEE, usual * slope, seen / beyond.square())
-    return Derivatives(loglik, seen / beyond - usual * slope, torch.diag_embed(bend))
+    return Derivatives(loglik.sum(-1), gradient, torch.diag_embed(bend))
 
 
 FAMILIES: dict[str, Family] = {
@@ -179,7 +181,9 @@ def positions(columns: int, outputs: int = 1, *, shared: bool = False) -> Tensor
     >>> positions(2, 2, shared=True).tolist()
     [0, 1, 2, 0, 1, 3]
     """
-    rows = 1 if shared else outputs
+    rows = outputs
+    if shared:
+        rows = 1
     slopes = torch.arange(rows * columns).view(rows, columns).expand(outputs, columns)
     intercepts = rows * columns + torch.arange(outputs)[:, None]
     return torch.cat([slopes, intercepts], 1).reshape(-1)
@@ -322,10 +326,13 @@ def mode(
         leading = torch.Size(np.broadcast_shapes(leading, weights.shape[:-1]))
     row_weights = weights
     if scale != 1:
-        ones = torch.ones(len(inputs), dtype=torch.float64)
-        row_weights = scale * (ones if weights is None else weights.double())
+        if row_weights is None:
+            row_weights = torch.ones(len(inputs))
+        row_weights = scale * row_weights.double()
     theta = torch.zeros(*leading, precision.shape[-1], dtype=torch.float64)
-    about = torch.zeros_like(theta) if centre is None else centre.double()
+    about = torch.zeros_like(theta)
+    if centre is not None:
+        about = centre.double()
 
     def look(at: Tensor) -> tuple[Moments, Tensor, Tensor]:
         """Moments, penalised log likelihood and its gradient."""

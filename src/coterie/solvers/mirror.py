@@ -94,42 +94,46 @@ def entropic_descent(
         raise ValueError(
             "value must be a function w -> phi(w) when step is 'line-search'; got None"
         )
-    length = 0.0 if search else as_number(step, "step", least=0.0)
+    length = 0.0
+    if not search:
+        length = as_number(step, "step", least=0.0)
     dtype = dtype_of(weights)
 
     def in_shape(w: Tensor) -> Tensor:
-        return w.to(dtype)[0] if single else w.to(dtype)
+        if single:
+            w = w[0]
+        return w.to(dtype)
 
     if steps == 0:
         return in_shape(rows).clone()
     w = rows.clamp_min(FLOOR)
-    phi = (
-        _Line(lambda w: value(in_shape(w)), len(rows))
-        if search and value is not None
-        else None
-    )
+    line: _Line | None = None
+    if search and value is not None:
+        line = _Line(lambda w: value(in_shape(w)), len(rows))
+    share = 1.0
     for number in range(steps):
         slope = _slope(gradient(in_shape(w)), w, single)
-        share = 1.0 / (number + 1) if damping else 1.0
-        next_w = (
-            entropic_step(w, slope, length, share)
-            if phi is None
-            else phi.search(w, slope, share)
-        )
-        if next_w is None:
+        if damping:
+            share = 1.0 / (number + 1)
+        if line is None:
+            w = entropic_step(w, slope, length, share)
+            continue
+        found = line.search(w, slope, share)
+        if found is None:
             break
-        w = next_w
+        w = found
     return in_shape(w)
 
 
 def _slope(raw: Any, w: Tensor, single: bool) -> Tensor:
     """The caller's gradient at w as a checked float64 matrix; tensors take a short way, as this is the inner loop."""
-    slope = (
-        raw.detach().to(torch.float64)
-        if isinstance(raw, Tensor)
-        else as_double(raw, "gradient(w)", ndim=2 - single)
-    )
-    expected = w[0].shape if single else w.shape
+    if isinstance(raw, Tensor):
+        slope = raw.detach().to(torch.float64)
+    else:
+        slope = as_double(raw, "gradient(w)", ndim=2 - single)
+    expected = w.shape
+    if single:
+        expected = w[0].shape
     if slope.shape != expected:
         raise ValueError(
             f"gradient(w) must have the shape of weights {list(expected)}; got {list(slope.shape)}"
@@ -163,7 +167,9 @@ def entropic_step(
     # Only differences of slopes matter: with the lowest at 0 a huge product can become Inf, but never Inf - Inf.
     logits = weights.log() - length * (slope - slope.amin(-1, keepdim=True))
     stepped = torch.softmax(logits, -1).clamp_min(FLOOR)
-    return stepped if share == 1.0 else torch.lerp(weights, stepped, share)
+    if share == 1.0:
+        return stepped
+    return torch.lerp(weights, stepped, share)
 
 
 def duality_gap(weights: Values, slope: Values) -> Tensor:
@@ -203,8 +209,10 @@ class _Line:
 
     def _values(self, w: Tensor) -> Tensor:
         raw = self._value(w)
-        values = raw.detach() if isinstance(raw, Tensor) else torch.as_tensor(raw)
-        return values.to("cpu", torch.float64).reshape(self._rows)
+        if not isinstance(raw, Tensor):
+            raw = torch.as_tensor(raw)
+        values: Tensor = raw.detach().to("cpu", torch.float64)
+        return values.reshape(self._rows)
 
     def search(self, w: Tensor, slope: Tensor, share: float) -> Tensor | None:
         """The next points; a row stays where no step along its path descends, and None says that all do."""
@@ -226,25 +234,25 @@ class _Line:
                 break
             trial = entropic_step(w, slope, length[:, None].to(w.device), share)
             reached = self._values(trial)
-            promised = (
-                ((trial - w) * slope).sum(1).cpu().clamp_max(0.0)
-            )  # above 0 by rounding only
-            improved = (
-                waiting
-                & torch.isfinite(reached)
-                & (reached <= self._reached + SUFFICIENT * promised)
-            )
+            # What the slope promises; it is above 0 by rounding only.
+            promised = ((trial - w) * slope).sum(1).cpu().clamp_max(0.0)
+            low_enough = reached <= self._reached + SUFFICIENT * promised
+            improved = waiting & torch.isfinite(reached) & low_enough
             next_w[improved] = trial[improved]
             self._reached = torch.where(improved, reached, self._reached)
             self._taken = torch.where(improved, length, self._taken)
             waiting &= ~improved
             length = torch.where(waiting, length * SHRINK, length)
-        return None if torch.equal(next_w, w) else next_w
+        if torch.equal(next_w, w):
+            return None
+        return next_w
 
 
 def _number(value: Any) -> float:
     # torch warns when a tensor that requires a gradient becomes a float.
-    return float(value.detach() if isinstance(value, Tensor) else value)
+    if isinstance(value, Tensor):
+        value = value.detach()
+    return float(value)
 
 
 def two_point_candidates(

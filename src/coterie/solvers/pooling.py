@@ -312,7 +312,9 @@ def pool(
     """
     clients = own.shape[-2]
     prior = _hold(start(add_up(own, -2) / clients, slopes), held)
-    u = own.new_ones(own.shape[:-1]) if held.u is None else held.u
+    u = held.u
+    if u is None:
+        u = own.new_ones(own.shape[:-1])
     theta = own
     for _ in range(steps):
         theta, variance = modes(quadratics, theta, prior, u)

@@ -57,7 +57,9 @@ class Problem(NamedTuple):
     def slopes(self) -> int:
         """Number of slopes of one model."""
         columns = self.inputs.shape[1]
-        return self.outputs * columns if self.kind == "classes" else columns
+        if self.kind == "classes":
+            return self.outputs * columns
+        return columns
 
 
 class Chosen(NamedTuple):
@@ -87,7 +89,9 @@ def fit_ridge(problem: Problem, weights: Tensor, penalties: Tensor) -> Tensor:
     tensor(0.5000, dtype=torch.float64)
     """
     family = _FAMILIES[problem.kind]
-    together = problem.outputs if problem.is_one_model else 1
+    together = 1
+    if problem.is_one_model:
+        together = problem.outputs
     slopes = penalties.double()[:, None].expand(-1, problem.slopes)
     intercepts = torch.full((len(penalties), together), INTERCEPT)
     precision = torch.cat([slopes, intercepts.double()], 1)

@@ -100,15 +100,11 @@ def geometric_median(
     (True, True)
     """
     matrix = _matrix(rows)
-    nu, precision = (
-        as_number(smoothing, "smoothing", above=0.0),
-        as_number(tolerance, "tolerance", above=0.0),
-    )
+    nu = as_number(smoothing, "smoothing", above=0.0)
+    precision = as_number(tolerance, "tolerance", above=0.0)
     steps = as_count(most, "most", least=1)
     dtype = dtype_of(rows)
-    weights = torch.full_like(
-        matrix[:, 0] if matrix.shape[1] else matrix.sum(1), 1 / len(matrix)
-    )
+    weights = matrix.new_full((len(matrix),), 1 / len(matrix))
     point = matrix.mean(0)
     distances = _distances(matrix, point)
     spread = float(distances.mean())
@@ -171,7 +167,9 @@ def multi_krum(rows: Values, byzantine: int, keep: int | None = None) -> Tensor:
     """
     scores = krum_scores(rows, byzantine)
     allowed = len(scores) - byzantine
-    chosen = allowed if keep is None else as_count(keep, "keep", least=1)
+    chosen = allowed
+    if keep is not None:
+        chosen = as_count(keep, "keep", least=1)
     if chosen > allowed:
         raise ValueError(
             f"keep must be at most n - byzantine = {allowed}; got {chosen}"
@@ -182,18 +180,13 @@ def multi_krum(rows: Values, byzantine: int, keep: int | None = None) -> Tensor:
 def _by_coordinates(rows: Values, rule: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `rule` to the sorted values of each coordinate [d], to few enough coordinates at a time that copies are small."""
     dtype = dtype_of(rows)
-    if not (
-        isinstance(rows, Tensor)
-        and rows.ndim == 2
-        and rows.is_floating_point()
-        and rows.numel()
-    ):
+    is_matrix = isinstance(rows, Tensor) and rows.ndim == 2 and rows.numel() > 0
+    if not isinstance(rows, Tensor) or not is_matrix or not rows.is_floating_point():
         return rule(_sort(_matrix(rows))).to(dtype)
     blocks = rows.detach().split(_COORDINATES, 1)
-    if not all(
-        bool(torch.linalg.vector_norm(block, torch.inf).isfinite()) for block in blocks
-    ):
-        _matrix(rows)  # says how many are not
+    for block in blocks:
+        if not bool(torch.linalg.vector_norm(block, torch.inf).isfinite()):
+            _matrix(rows)  # says how many are not
     result = rows.new_empty(rows.shape[1], dtype=dtype)
     for block, place in zip(blocks, result.split(_COORDINATES), strict=True):
         place.copy_(rule(_sort(block)))
@@ -211,12 +204,11 @@ def _sort(matrix: Tensor) -> Tensor:
         while step:
             for begin in range(step % width, n - step, 2 * step):
                 for low in range(begin, min(begin + step, n - step)):
-                    if low // (2 * width) == (low + step) // (2 * width):
-                        pair = rows[low], rows[low + step]
-                        rows[low], rows[low + step] = (
-                            torch.minimum(*pair),
-                            torch.maximum(*pair),
-                        )
+                    high = low + step
+                    if low // (2 * width) == high // (2 * width):
+                        pair = rows[low], rows[high]
+                        rows[low] = torch.minimum(*pair)
+                        rows[high] = torch.maximum(*pair)
             step //= 2
         width *= 2
     return torch.stack(rows)

@@ -54,19 +54,19 @@ def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
     n = values.numel()
     m = as_number(expected, "expected", above=0.0, most=float(n))
     # Only ratios matter; with the largest at 1 no sum overflows.
-    u, order = (values / values.max().clamp_min(torch.finfo(torch.float64).tiny)).sort(
-        stable=True
-    )
+    largest = values.max().clamp_min(torch.finfo(torch.float64).tiny)
+    u, order = (values / largest).sort(stable=True)
     sums = u.cumsum(0)
-    remainders = (
-        m - n + torch.arange(1, n + 1, dtype=torch.float64, device=u.device)
-    )  # m + l - n
+    ranks = torch.arange(1, n + 1, dtype=torch.float64, device=u.device)
+    remainders = m - n + ranks  # m + l - n for each l
     last_index = int(torch.nonzero((remainders > 0) & (remainders * u <= sums)).max())
     share, total = float(remainders[last_index]), float(sums[last_index])
+    smallest = slice(0, last_index + 1)
     p = torch.ones_like(u)
-    p[: last_index + 1] = (
-        share * u[: last_index + 1] / total if total > 0 else share / (last_index + 1)
-    )
+    if total > 0:
+        p[smallest] = share * u[smallest] / total
+    else:
+        p[smallest] = share / (last_index + 1)
     probabilities = torch.empty_like(p)
     probabilities[order] = p.clamp_max(1.0)
     return probabilities.to(dtype_of(norms))
@@ -155,11 +155,9 @@ def row_weights(labels: Values, shares: Values) -> Tensor:
         )
     weights = q[classes] / torch.bincount(classes, minlength=q.numel())[classes]
     total = weights.sum()
-    return (
-        weights / total
-        if float(total) > 0
-        else torch.full_like(weights, 1 / len(weights))
-    )
+    if float(total) > 0:
+        return weights / total
+    return torch.full_like(weights, 1 / len(weights))
 
 
 def _uniform(values: Values) -> Tensor:

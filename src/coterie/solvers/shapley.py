@@ -159,9 +159,9 @@ def permutations(
     gains: list[Tensor] = []
     means: list[Tensor] = []
     truncated = 0
-    while len(gains) < (
-        most_orders(players) if most is None else most
-    ) and not _is_stable(means):
+    if most is None:
+        most = most_orders(players)
+    while len(gains) < most and not _is_stable(means):
         orders = [
             _order_led_by(leader, players, generator) for leader in range(players)
         ]
@@ -182,11 +182,9 @@ def permutations(
         gains += gain.unbind()
         means += _running_means(gains)[-players:]
     drawn = torch.stack(gains)
-    errors = (
-        drawn.std(0) / math.sqrt(len(drawn))
-        if len(drawn) > 1
-        else torch.full((players,), math.nan)
-    )
+    errors = torch.full((players,), math.nan)
+    if len(drawn) > 1:
+        errors = drawn.std(0) / math.sqrt(len(drawn))
     values = drawn.mean(0)
     remainder = worths[full_mask] - float(values.sum())
     return Estimate(
@@ -200,14 +198,10 @@ def permutations(
 
 
 def _order_led_by(leader: int, players: int, generator: torch.Generator) -> list[int]:
+    """A random order of the players, with the leader first."""
     followers = [j for j in range(players) if j != leader]
-    return [
-        leader,
-        *(
-            followers[i]
-            for i in torch.randperm(players - 1, generator=generator).tolist()
-        ),
-    ]
+    order = torch.randperm(players - 1, generator=generator).tolist()
+    return [leader, *(followers[i] for i in order)]
 
 
 def _running_means(gains: Sequence[Tensor]) -> list[Tensor]:
@@ -219,10 +213,6 @@ def _is_stable(means: Sequence[Tensor]) -> bool:
     if len(means) < LEAST:
         return False
     latest = means[-1]
-    changes = torch.stack(
-        [
-            (mean - latest).abs() / (latest.abs() + 1e-12)
-            for mean in means[-1 - WINDOW : -1]
-        ]
-    )
+    before = torch.stack(list(means[-1 - WINDOW : -1]))
+    changes = (before - latest).abs() / (latest.abs() + 1e-12)
     return bool((changes.mean(1) < TOLERANCE).all())

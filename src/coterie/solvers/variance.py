@@ -69,10 +69,12 @@ def objective(
             f"weights must have a sum > -{m}, minus the number of internal rows; got {float(total):.6g}"
         )
     shift = w @ (outer - inner.mean(0))
-    shared = (total / m).square() * spread if debias else 0.0
-    return ((spread + shift @ shift - shared) / (m + total).square()).to(
-        dtype_of(weights)
-    )
+    # The error of g_I is in all g_j - g_I, and so its square, V / M^2 in expectation, in that of their sum.
+    shared: Tensor | float = 0.0
+    if debias:
+        shared = (total / m).square() * spread
+    value = (spread + shift @ shift - shared) / (m + total).square()
+    return value.to(dtype_of(weights))
 
 
 def exact_weights(
@@ -188,11 +190,12 @@ def surrogate_weights(
     root = torch.where(slope > 0, (2 * v - m * c) / slope, math.inf)
     # Before the change of sign the roots lie beyond their segments, after it before them.
     filled = int((root > full + 1).sum())
-    s = float(n) if filled == n else max(float(root[filled]), float(filled))
+    s = float(n)
+    if filled < n:
+        s = max(float(root[filled]), float(filled))
     ordered_weights = (min(s, budget) - full).clamp(0.0, 1.0)
-    return (
-        torch.empty_like(d).scatter_(0, order, ordered_weights).to(dtype_of(distances))
-    )
+    weights = torch.empty_like(d).scatter_(0, order, ordered_weights)
+    return weights.to(dtype_of(distances))
 
 
 def _gradients(internal: Values, external: Values) -> tuple[Tensor, Tensor]:
@@ -218,7 +221,9 @@ def _spread(internal: Tensor, variance: Any, debias: bool) -> float:
             "client's rows in two or more parts and pass one gradient of each); got 1"
         )
     plain = float((internal - internal.mean(0)).square().sum())
-    return plain * m / (m - 1) if debias else plain
+    if debias:
+        return plain * m / (m - 1)
+    return plain
 
 
 def _distances(

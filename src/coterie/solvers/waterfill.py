@@ -53,9 +53,8 @@ def bound(q: Values, p: Values, lipschitz: Values) -> Tensor:
         raise ValueError(
             f"q must have as many classes as p ({shares.numel()}); got {sampled.numel()}"
         )
-    return (
-        (1 + (shares - sampled).square().sum()) * (sampled @ constants.square())
-    ).to(dtype_of(q))
+    distance = (shares - sampled).square().sum()
+    return ((1 + distance) * (sampled @ constants.square())).to(dtype_of(q))
 
 
 def closed_form(
@@ -173,11 +172,10 @@ def _lowest_of_cubic(
 ) -> tuple[float, float]:
     """The s in [0, 1] with the least `rho(start + s * (end - start))`, and that value."""
     step, offset = end - start, start - p
-    a0, a1, a2 = (
-        1.0 + missing + float(offset @ offset),
-        2.0 * float(offset @ step),
-        float(step @ step),
-    )
+    # rho(s) = (a0 + a1 s + a2 s^2) (b0 + b1 s).
+    a0 = 1.0 + missing + float(offset @ offset)
+    a1 = 2.0 * float(offset @ step)
+    a2 = float(step @ step)
     b0, b1 = float(start @ squares), float(step @ squares)
     roots = _real_roots(3 * a2 * b1, 2 * (a2 * b0 + a1 * b1), a1 * b0 + a0 * b1)
     shares = [0.0, 1.0, *(root for root in roots if 0.0 < root < 1.0)]

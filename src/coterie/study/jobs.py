@@ -16,14 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from coterie.base.errors import (
-    CoterieError,
-    InputError,
-    RunError,
-    delay_interrupts,
-    end,
-    write_crash,
-)
+from coterie.base.crash import write_crash
+from coterie.base.errors import CoterieError, InputError, RunError
+from coterie.base.interrupts import delay_interrupts, end
 from coterie.base.system import attempt, require_children
 
 if TYPE_CHECKING:

@@ -31,6 +31,11 @@ def read_prior(path: Path) -> tuple[pooling.Prior, dict[str, Any]]:
         file,
         metadata,
     ):
+        told = set(file.keys())
+        if not told >= set(pooling.Prior._fields):
+            raise InputError(
+                f"{path} is what {metadata['method']} shares, not how far clients differ; finalise with --method partial"
+            )
         prior = pooling.Prior(
             *(file.get_tensor(name) for name in pooling.Prior._fields)
         )

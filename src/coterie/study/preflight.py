@@ -35,6 +35,7 @@ from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
 from coterie.run.result import Run
+from coterie.run.secure_methods import check_participants
 from coterie.study.layout import Pair, median_rounds
 
 
@@ -62,6 +63,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     if len(clients) <= APART:  # more of them share a file
         refuse_names_alike(clients.names, "clients")
     experiment.engine.check()
+    if run.secure is not None:
+        check_participants(run.secure, run.per_round(most))
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
     find_metrics(metric_names(experiment))

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, RunError, cut, few_collections
+from coterie.base.errors import InputError, RunError, cut
+from coterie.base.system import few_collections
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import (
