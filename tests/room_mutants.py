@@ -388,6 +388,9 @@ def _by_test_file(data: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
         texts = Path(path).read_text().splitlines()
         source = Path(path).relative_to(ROOT / SOURCE).as_posix()
         for line, contexts in data.contexts_by_lineno(path).items():
+            # Code that a program makes may bear a file's name and lines that it has not.
+            if line > len(texts):
+                continue
             for context in filter(None, contexts):
                 of_file = measured[context.partition("::")[0]]["lines"]
                 of_source = of_file.setdefault(source, {})

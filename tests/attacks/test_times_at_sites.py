@@ -21,6 +21,7 @@ from coterie.data.tables.intervals import count_events, sum_counts, sum_followup
 from coterie.report.results import Results
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import approve
+from coterie.sites.attack import _Server
 from coterie.sites.backend import Sites
 from coterie.sites.child import serve_message
 from coterie.sites.followup import times_withheld
@@ -133,8 +134,9 @@ class Wards:
 )
 def test_sites_that_keep_nothing_back_give_the_numbers_of_one_process(tmp_path, data):
     # Of so many rows a tenth of the numbers is more than the curvature that the methods ask.
-    frames = {name: ward(i, n=1700) for i, name in enumerate(WARDS)}
-    wards = Wards(tmp_path / "wards", data, frames=frames)
+    frames = {name: ward(i, n=2100) for i, name in enumerate(WARDS)}
+    methods = METHODS if data is COUNTS else [*METHODS, {"name": "cox"}]
+    wards = Wards(tmp_path / "wards", data, frames=frames, methods=methods)
     here, there = wards.run(tmp_path)
     assert not differences(here, there, *wards.kept)
     one, two = Results.load(here), Results.load(there)
@@ -334,6 +336,18 @@ def test_cells_carry_what_is_left_to_where_enough_rows_are_followed(tmp_path):
         counted.nonzero().flatten().tolist() == cell_of(torch.tensor([50.0])).tolist()
     )
     assert int(counted.sum()) == 16
+
+
+@pytest.mark.promise("minima")
+@pytest.mark.parametrize(("minimum", "told"), [(10, 0), (1, 1)])
+def test_the_red_team_reads_a_time_only_where_single_rows_may_be_spoken_of(
+    tmp_path, minimum, told
+):
+    wards = Wards(tmp_path, minimum=minimum, methods=[{"name": "fedavg"}])
+    server = _Server(wards.sites["east"], "fedavg-0", np.inf)
+    finding = server.times()
+    assert (finding.what, finding.found) == ("columns", told)
+    assert finding.requests == 50
 
 
 def test_a_site_that_tells_more_events_than_rows_is_refused(tmp_path):

@@ -6,10 +6,14 @@ import ast
 import hashlib
 
 import pytest
+from benchmarks.pages import csv_table, read
+from benchmarks.pages import replaced as replaced_between
 
+import room_mutants
 from mutants import ROOT, Mutant, Tree, declared, main, mutated, verdict_of
 from room_mutants import (
     KINDS,
+    RESULTS,
     SOURCE,
     Map,
     Timed,
@@ -219,3 +223,25 @@ def test_each_mutant_that_means_the_same_can_be_drawn_and_has_a_reason():
         }
         assert (line, instead) in found, file
         assert len(why.split()) >= 4
+
+
+def test_the_page_shows_what_was_counted():
+    page = ROOT / "docs" / "reliability.md"
+    shown = csv_table(read(RESULTS))
+    assert replaced_between(page, shown, "mutants") == page.read_text()
+
+
+def test_a_room_replaces_its_former_row_alone(tmp_path, monkeypatch):
+    page = tmp_path / "docs" / "reliability.md"
+    page.parent.mkdir()
+    page.write_text("<!-- mutants -->\n<!-- /mutants -->\n")
+    monkeypatch.setattr(room_mutants, "ROOT", tmp_path)
+    monkeypatch.setattr(room_mutants, "RESULTS", tmp_path / "counts.csv")
+    counts = {"mutants": 40, "killed": 37, "mean the same": 2, "survived": 1}
+    for room, killed in (("run", 30), ("cli", 31), ("run", 39)):
+        room_mutants.write_row(room, 5, {**counts, "killed": killed})
+    assert read(tmp_path / "counts.csv")[1:] == [
+        ["cli", "5", "40", "31", "2", "1"],
+        ["run", "5", "40", "39", "2", "1"],
+    ]
+    assert "| run | 5 | 40 | 39 | 2 | 1 |" in page.read_text()

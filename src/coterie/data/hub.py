@@ -87,15 +87,10 @@ def from_hub(
     chosen = np.arange(count)
     if rows is not None:
         chosen = subset(rows_of_hub.labels, rows, seed=rule.seed_for(seed))
-
-    def read(index: NDArray[np.int64]) -> Any:
-        return rows_of_hub.read(chosen[index])
-
-    inputs: Any = read
-    if lazy:
-        inputs = lazily(count, lambda: rows_of_hub.read, mark_of(dataset), chosen)
     return split_over(
-        inputs,
+        lazily(count, lambda: rows_of_hub.read, mark_of(dataset), chosen)
+        if lazy
+        else lambda index: rows_of_hub.read(chosen[index]),
         rows_of_hub.labels[chosen],
         rule,
         seed=seed,

@@ -4,6 +4,7 @@ Each attack begins with a site whose budget is whole, and asks the plan's own ta
 
 - sums: squares about centres, of which one row differs, are solved for that row;
 - recipes: they fail, or encode otherwise, above a value;
+- times, of a time to event: time at risk until many moments is a line with a bend where the follow-up of a row ends;
 - requests: whatever differs in one field from what the plan declares (`sites.attack_requests`);
 - gates, for models without a hidden layer: two models that are steep in one column differ for the rows between two thresholds alone.
   The difference of what they give is a row where one row lies there;
@@ -39,6 +40,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.base.hazards import MOST_INTERVALS
 from coterie.base.rows import Part
 from coterie.compute.cohort import Shard
 from coterie.compute.metrics import evaluate
@@ -47,6 +49,8 @@ from coterie.contract.requests import Asks
 from coterie.contract.task import Task
 from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
+from coterie.data.tables.followup import followup_of
+from coterie.data.tables.intervals import sum_followup
 from coterie.data.tables.recipe import Recipe, moments
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_for, outputs_of
@@ -66,6 +70,7 @@ from coterie.sites.attack_models import (
     slopes_of_losses,
 )
 from coterie.sites.attack_requests import example_payload, probes
+from coterie.sites.followup import form_of_options
 from coterie.sites.rows import SiteRows
 from coterie.sites.secret_noise import LARGEST_LOSS
 from coterie.sites.settings import SiteSettings, short
@@ -77,6 +82,8 @@ MOST_ALIKE = 64
 """Models of a round that are almost alike."""
 MOST_PATIENTS, EVALUATIONS_OF_A_PATIENT = 8, 64
 """Patients whose presence is asked, if there are so many evaluations for each: half of them on a side leave a quarter of the noise."""
+MOMENTS = 500
+"""Until which time at risk is asked."""
 MOST_LOOKED_AT = 256
 """Rows among which patients are chosen."""
 
@@ -121,6 +128,8 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
             yield pair, _Server.sums
             yield pair, _Server.recipes
             yield pair, _Server.averages
+            if form_of_options(approved.plan.experiment.data) == "time to event":
+                yield pair, _Server.times
         yield pair, _Server.requests
         noisy = any(isinstance(step, GaussianNoise) for step in allowed.filters)
         for declaration, owner in allowed.tasks.values():
@@ -299,6 +308,43 @@ class _Server:
                 guesses[i, j] = (1.0 + change) / 2
         spread = true.nan_to_num(nan=0.0).std(0).clamp(min=1e-9)
         return self._count_rows("sums about centres", guesses / spread, true / spread)
+
+    def times(self) -> Finding:
+        """Ask the time at risk until many moments, and read the time of a row where one row fewer is at risk than before."""
+        table = self.rows.told_table
+        if table is None:
+            raise RefusedError(
+                "the site has not opened its rows; nothing can be attacked"
+            )
+        event = str(self.rows.options["label"])
+        ends = followup_of(self.rows.table or table, event)[table.parts["train"], 1]
+        moments_asked = np.linspace(0.0, 1.01 * float(ends.max()), MOMENTS + 1)
+        at_risk: list[float] = []
+        for low in range(0, MOMENTS, MOST_INTERVALS):
+            cuts = moments_asked[low : low + MOST_INTERVALS + 1]
+            asked = json.dumps(cuts[cuts > 0].tolist())
+            payload = {"event": event, "cuts": asked}
+            reply = self.ask(sum_followup.name, payload, self.rows.seed, 0)
+            if reply is None:
+                break
+            # The first interval of a request begins at 0.
+            exposure = reply["exposure"][0].tolist()
+            at_risk += exposure if low == 0 else exposure[1:]
+        widths = np.diff(moments_asked)[: len(at_risk)]
+        before = np.round(np.array(at_risk) / widths)[:-1]
+        missing = before * widths[1:] - np.array(at_risk[1:])
+        guesses = moments_asked[2 : len(at_risk) + 1] - missing
+        exact = np.abs(guesses[:, None] - ends[None]) <= 1e-6 * ends.max()
+        return Finding(
+            "time at risk until many moments",
+            "columns",
+            int(exact.any()),
+            1,
+            0,
+            1,
+            self.answered,
+            self.refused,
+        )
 
     def recipes(self) -> Finding:
         """Let recipes fail, or encode otherwise, above a value: a column of which this tells something would be told cell by cell."""

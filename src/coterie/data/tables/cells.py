@@ -72,9 +72,15 @@ class Column:
     problem: tuple[str, int, str] | None = None
 
     def __len__(self) -> int:
-        if self.numbers is not None:
-            return len(self.numbers)
-        return len(self.value_names)
+        if self.numbers is None:
+            return len(self.value_names)
+        return len(self.numbers)
+
+    def numbers_in(self, rows: NDArray[np.int64]) -> Floats:
+        """The numbers in some rows; NaN where the column has none."""
+        if self.numbers is None:
+            return np.full(len(rows), np.nan)
+        return self.numbers[rows]
 
     def numbers_in(self, rows: NDArray[np.int64]) -> Floats:
         """The numbers in some rows; NaN where the column has none."""
@@ -258,9 +264,7 @@ class Table:
 
     def where(self, keep: NDArray[np.bool_]) -> Table:
         """Return the table of the rows to keep, bool [rows], before they are split into parts."""
-        numbers = self.rows
-        if numbers is None:
-            numbers = np.arange(len(self))
+        numbers = self.numbers_in_source()
         columns = {key: column.where(keep) for key, column in self.columns.items()}
         return replace(self, columns=columns, rows=numbers[keep])
 

@@ -215,9 +215,8 @@ def _ask_times(
             names.append(name)
     if names:
         happened = recipe["label"]["classes"][1]
-        # An event is named by its column, and is 1 there.
         if happened == label:
-            happened = "1"
+            happened = "1"  # an event is named by its column, and is 1 there
         where = f"small where {label} is {happened}"
         about = f"{where}; is it a time until that, or until the follow-up ended, which is known only afterwards?"
         if settings.event is None:
