@@ -189,7 +189,7 @@ def _cell(block: bytes, ends: Places, number: int) -> bytes:
     """The bytes of one cell of a block; cells are numbered row by row, from 0."""
     begin = 0
     if number:
-        begin = int(ends.flat[number - 1]) + 1  # behind the separator
+        begin = int(ends.flat[number - 1]) + 1
     return block[begin : ends.flat[number]]
 
 

@@ -82,12 +82,6 @@ class Column:
             return np.full(len(rows), np.nan)
         return self.numbers[rows]
 
-    def numbers_in(self, rows: NDArray[np.int64]) -> Floats:
-        """The numbers in some rows; NaN where the column has none."""
-        if self.numbers is None:
-            return np.full(len(rows), np.nan)
-        return self.numbers[rows]
-
     @cached_property
     def present(self) -> NDArray[np.bool_]:
         """The rows that have a value, bool [rows]."""
