@@ -7,9 +7,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,11 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, require
 from coterie.base.interrupts import raise_interrupts
 from coterie.base.system import few_collections
-from coterie.base.vector import aliases, copy_model
+from coterie.base.vector import copy_model
 from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS
-from coterie.config.rules import Rule, check_object, explain_keywords, native, obey
-from coterie.config.run import START, RunSettings, Tuning
-from coterie.config.schema import build
+from coterie.config.rules import explain_keywords, native
+from coterie.config.run import RunSettings, Tuning
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import (
@@ -33,20 +32,18 @@ from coterie.contract.method import (
     filters_of,
     refuse_attack,
 )
-from coterie.data.registry import clients_of, clients_or_maker, load
 from coterie.data.tensors import settle_task
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
-from coterie.models.building import COMPILED
+from coterie.run.arguments import check_arguments, clients_from, method_from, start_from
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import with_metrics
-from coterie.run.experiment import find_method, model_of
+from coterie.run.experiment import model_of
 from coterie.run.followers import keeps_validation
 from coterie.run.loop import run_method
-from coterie.run.method_tables import method_table
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune
-from coterie.run.progress import PROGRESS, Rounds, choose, show_in
+from coterie.run.progress import Rounds, choose, show_in
 from coterie.run.provenance import Provenance, describe_run
 from coterie.run.result import Run
 
@@ -150,7 +147,7 @@ def fit(
     >>> run.history.select("accuracy", "hungary", "test")[-1][0]
     2
     """
-    _check(
+    check_arguments(
         local=local,
         init=init,
         settings=settings,
@@ -172,11 +169,11 @@ def fit(
     if isinstance(init, str | os.PathLike):
         init = load_model_file(Path(init))
     rounds, seed = native(rounds), native(seed)
-    rows = _clients(clients, seed)
+    rows = clients_from(clients, seed)
     rows = settle_task(rows, settings.row_loss(rows))
     settings = with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
-    chosen = _method_of(method, local)
+    chosen = method_from(method, local)
     spec: Any = model
     if isinstance(model, str):
         spec = model_of({"name": model}, f"model {model!r}")
@@ -259,70 +256,6 @@ def _followed(
     return replace(settings, callbacks=(*settings.callbacks, shown))
 
 
-FILTER_LIST = Rule(
-    lambda v: isinstance(v, Sequence) and not isinstance(v, str),
-    "a list of filters such as [TopK(0.01)]",
-)
-_ARGUMENTS = {
-    "run": Rule(lambda v: isinstance(v, Run), "a run, as fit returns it"),
-    "clients": Rule(
-        lambda v: isinstance(v, Clients), "Clients, as data.from_tensors makes them"
-    ),
-    "checkpoint": Rule(
-        lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder"
-    ),
-    "local": Rule(
-        lambda v: v is None or isinstance(v, LocalSGD), "None or LocalSGD(...)"
-    ),
-    "init": START,
-    "settings": Rule(lambda v: isinstance(v, RunSettings), "RunSettings(...)"),
-    "steps": Rule(
-        lambda v: isinstance(v, Sequence), "a list of numbers such as (0, 10)"
-    ),
-    "lr": Rule(
-        lambda v: isinstance(v, Sequence), "a list of numbers such as (0.1, 1.0)"
-    ),
-    "filters": FILTER_LIST,
-    "progress": PROGRESS,
-}
-
-
-def _check(**arguments: Any) -> None:
-    """Raise `InputError` that names an argument of another type, and says what it must be."""
-    for name, value in arguments.items():
-        obey(_ARGUMENTS[name], value, name)
-
-
-def _clients(source: Any, seed: int) -> Clients:
-    if isinstance(source, Clients):
-        return source
-    if isinstance(source, str | os.PathLike):
-        return load(source, seed=seed)
-    source = clients_or_maker(source)
-    return clients_of(source, getattr(source, "__name__", "clients"), seed=seed)
-
-
-def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
-    """Return the method that an object or a name means, with this local training if any is given."""
-    if isinstance(method, str):
-        table = method_table(method)
-        if "personalise" in table:
-            raise InputError(
-                f"{method!r} tunes after training; give fit {table['name']!r}, with RunSettings(merge_validation=False), and the run "
-                "to personalise"
-            )
-        method = build(find_method(method), {}, f"method {method!r}")
-    if local is not None:
-        settings = fields(method) if is_dataclass(method) else ()
-        if not any(setting.name == "local" for setting in settings):
-            raise InputError(
-                f"{type(method).__name__} has no local training to set; leave out local"
-            )
-        method = replace(method, local=local)
-    check_object(method, Method)
-    return cast("Method[Any]", method)
-
-
 @one_at_a_time
 def personalise(
     run: Run,
@@ -361,7 +294,7 @@ def personalise(
     >>> [round(r.history.select("loss", "switzerland", "test")[-1][1], 1) for r in (run, tuned)]
     [0.5, 0.3]
     """
-    _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
+    check_arguments(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     engine_spec = ENGINES.resolve(engine, "engine")
     clients = settle_task(clients, settings.row_loss(clients))
     settings = with_metrics(settings, clients)
@@ -411,48 +344,3 @@ def share_validation(
     if contribution:
         clients = clients.reserve_validation(choosing)
     return clients.merge_validation(choosing)
-
-
-def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
-    """Load a state dict into `module`; that of a module which `torch.compile` wrapped has the names of the plain module.
-
-    Raises `InputError` that names a tensor which is missing, left over or of another shape.
-    """
-    # A user's dict may have keys that are no names: those are left over, and named as such.
-    init = {
-        name.replace(f"{COMPILED}.", "") if isinstance(name, str) else name: value
-        for name, value in init.items()
-    }
-    expected = module.state_dict()
-    for name in expected:
-        if name not in init:
-            raise InputError(
-                f"the initial model lacks {name!r}; it has {', '.join(map(str, list(init)[:6]))}"
-            )
-        if not _is_plain(init[name]):
-            raise InputError(
-                f"{name!r} of the initial model is not a dense tensor of finite real numbers"
-            )
-        if init[name].shape != expected[name].shape:
-            raise InputError(
-                f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(expected[name].shape)}"
-            )
-    for name, alias in aliases(module):
-        if not torch.equal(init[name], init[alias]):
-            raise InputError(
-                f"{name!r} and {alias!r} are one tensor of this model, and the initial model has two values of it; give one"
-            )
-    extra = sorted(str(name) for name in init if name not in expected)
-    if extra:
-        raise InputError(
-            f"the initial model has {', '.join(extra)}, which this model does not; choose the model it was trained as"
-        )
-    module.load_state_dict(init)
-
-
-def _is_plain(value: Any) -> bool:
-    if not isinstance(value, Tensor) or value.is_nested or value.is_meta:
-        return False
-    if value.is_complex() or value.is_quantized or value.layout != torch.strided:
-        return False
-    return bool(torch.isfinite(value.float()).all())

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
+from coterie.run.arguments import start_from
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import models_of
 from coterie.run.experiment import Experiment
-from coterie.run.fit import start_from
 from coterie.run.loop import run_method
 from coterie.run.provenance import Provenance
 from coterie.run.result import Run

@@ -26,10 +26,10 @@ from coterie.config.rules import Rule, explain_keywords, obey
 from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
 from coterie.engines.inprocess import InProcess
+from coterie.run.arguments import FILTER_LIST
 from coterie.run.evaluation import name_metrics
 from coterie.run.figure import draw
 from coterie.run.files import HISTORY, YARDSTICKS
-from coterie.run.fit import FILTER_LIST
 from coterie.run.hashes import refuse_damaged_outcomes, refuse_other_records
 from coterie.run.spelling import experiment_of
 from coterie.study.progress import shown

@@ -25,11 +25,12 @@ from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
 from coterie.contract.method import Method, filters_of, refuse_attack
 from coterie.models import build_model
+from coterie.run.arguments import start_from
 from coterie.run.contribution import check_estimator
 from coterie.run.evaluation import with_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_names_alike
-from coterie.run.fit import fit, refuse_autocast, start_from
+from coterie.run.fit import fit, refuse_autocast
 from coterie.run.hashes import Tree
 from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
