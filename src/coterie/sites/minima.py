@@ -204,10 +204,11 @@ def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
         if column.numbers is not None or column.kind == "empty"
     }
     summed = numbers - left_out(options)
-    label = _label_of(table, options)
-    is_cut = options.get("above") is not None or form_of_options(options) != ""
-    if is_cut or not _is_quantity(label, options):
-        # Only a quantity is scaled, so that of other labels nobody needs the sums.
+    # A label of classes, a count and a time to event are not scaled: nobody needs their sums.
+    is_scaled = options.get("above") is None and form_of_options(options) == ""
+    if is_scaled:
+        is_scaled = _is_quantity(_label_of(table, options), options)
+    if not is_scaled:
         summed.discard(options["label"])
     return summed
 
