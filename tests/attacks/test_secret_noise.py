@@ -229,7 +229,7 @@ def test_the_last_model_of_a_run_may_overflow_and_tells_nothing_of_single_rows(
     site.x[:13] = 3e38 * torch.tensor([1.0, -1.0]).repeat(7)[:13]
     assert site.ask(note_outcomes, x=site.x, round=5)["done"].item()
     told = site.ask(paired_errors, method="fedavg", other="constant")
-    assert told["known"].tolist() == [[False, True, False, False, False]]
+    assert told["known"].tolist() == [[False, True, False, False, False, False]]
 
 
 def test_an_update_of_one_of_several_models_has_one_noise(tmp_path):
