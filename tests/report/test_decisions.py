@@ -115,6 +115,21 @@ def test_what_has_no_maximum_is_left_out() -> None:
     assert decisions._intercept(rows_of(np.zeros(4), np.ones(4, dtype=int))) is None
 
 
+@pytest.mark.parametrize("steepness", [0.5, 19.0, 21.0])
+def test_a_slope_grows_as_its_logits_shrink_up_to_twenty(steepness: float) -> None:
+    generator = np.random.default_rng(4)
+    logits = generator.normal(size=400)
+    labels = (generator.random(400) < 1 / (1 + np.exp(-logits))).astype(int)
+    plain = decisions._slope(rows_of(logits, labels))
+    assert plain is not None
+    scaled = decisions._slope(rows_of(logits * plain.metric / steepness, labels))
+    if steepness > 20:
+        assert scaled is None
+    else:
+        assert scaled is not None
+        assert scaled.metric == pytest.approx(steepness)
+
+
 def test_the_threshold_is_the_users_or_the_prevalence(results: Results) -> None:
     share = drawn(300, 1).labels.mean()
     found = decision(results, "a")
