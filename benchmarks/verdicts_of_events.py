@@ -394,7 +394,10 @@ def table(judged: Sequence[Judged], federations_judged: int) -> str:
     found = {}
     for name, mark in groups.items():
         found[name] = shares([j for j in judged if j.federation[0].startswith(mark)])
-    lines = [f"{federations_judged} federations of {len(KINDS) + len(RARE)} kinds.", ""]
+    lines = [
+        f"Six kinds of time to event and three of an outcome of 1 to 10 %: {federations_judged} federations.",
+        "",
+    ]
     lines += [f"| figure | {' | '.join(groups)} |", "| --- | ---: | ---: |"]
     for key in SHOWN:
         cells = []
