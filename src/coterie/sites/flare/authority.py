@@ -20,7 +20,7 @@ from coterie.base.files import read_json, write_atomically
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.types import (
-        CertificatePublicKeyTypes,
+        PublicKeyTypes,
     )
 
 AUTHORITY = "ca"
@@ -262,7 +262,7 @@ def fingerprint_of(certificate: Path) -> str:
     )
 
 
-def key_fingerprint(key: CertificatePublicKeyTypes) -> str:
+def key_fingerprint(key: PublicKeyTypes) -> str:
     """SHA-256 of a public key, as `openssl pkey -pubin -outform DER | sha256sum` computes it."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
