@@ -201,3 +201,53 @@ def test_a_card_says_at_which_risk_each_accuracy_counts(tmp_path: Path) -> None:
     (row,) = re.findall(rf"^\| {title} at \.500 \| ([.\d]+) ", text, re.M)
     assert float(row) == pytest.approx(mean, abs=5e-4)
     assert f"| {title} |" not in text
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+def test_of_the_mean_over_clients_something_is_said_from_three_seeds_on(
+    tmp_path: Path, seeds: int
+) -> None:
+    truth = {
+        "local": dict.fromkeys("abcd", (0.7, 0.7, 0.7, 0.6)),
+        "fedavg": dict.fromkeys("abcd", (0.9, 0.9, 0.95, 0.2)),
+    }
+    results = Results.load(fake_run.write(tmp_path, truth, seeds=range(seeds)))
+    compared = results.comparisons
+    strength = compared.family(None)["fedavg", "loss"].strength
+    statement = compared._state_mean("fedavg", "loss")
+    if seeds < 3:
+        assert (strength, statement) == ("no verdict", None)
+        return
+    gains = [compared.gain("fedavg", client, "loss") for client in "abcd"]
+    # The mean of four gains that err independently.
+    mean = sum(gain.estimate for gain in gains) / 4
+    spread = math.sqrt(sum(gain.spread**2 for gain in gains)) / 4
+    assert strength != "no verdict"
+    assert statement is not None
+    assert statement.word == "join"
+    assert statement.mean == pytest.approx(mean)
+    assert statement.high - statement.low == pytest.approx(2 * 1.96 * spread, rel=1e-3)
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_too_few_rows_are_said_with_what_a_verdict_needs(
+    tmp_path: Path, classes: bool
+) -> None:
+    values, majority = (0.8, 0.8, 0.8, 0.4), 0.6
+    metrics = fake_run.METRICS
+    if not classes:
+        values, majority, metrics = (1.5,), None, ("loss",)
+    truth = {m: dict.fromkeys("ab", values) for m in ("local", "fedavg")}
+    folder = fake_run.write(
+        tmp_path, truth, n_test={"a": 10, "b": 60}, majority=majority, metrics=metrics
+    )
+    results = Results.load(folder)
+    said = verdict(results, "a")
+    assert said.kind == "too few rows to tell"
+    # Only of classes a verdict needs rows of the rarer one.
+    expected = "10 test rows; a verdict needs 30"
+    if classes:
+        rarer = "of the rarer class"
+        cases = round(results.comparisons.rarest("a"))
+        expected = f"10 test rows, {cases} {rarer}; a verdict needs 30, 5 {rarer}"
+    assert said.reason == expected
