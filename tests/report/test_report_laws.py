@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from coterie.compute.outcomes import Rows
 from coterie.report import privacy
+from coterie.report.card import card
 from coterie.report.drawings import forest
 from coterie.report.evidence import WORDS
 from coterie.report.files import coinciding
@@ -26,6 +27,7 @@ from coterie.report.privacy import TOO_FEW, Curve, Point
 from coterie.report.results import Results
 from coterie.report.text import chance
 from coterie.report.verdicts import verdict
+from coterie.report.words import _backwards
 
 
 @settings(derandomize=True, deadline=None)
@@ -171,3 +173,81 @@ def test_gains_behind_noise_are_printed_epsilon_by_epsilon(
         f"{'Cleveland':<13} {TOO_FEW}",
         "",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [100, 14])
+def test_only_a_client_whose_ranking_counts_is_asked_whether_its_label_is_backwards(
+    tmp_path: Path, rows: int
+) -> None:
+    forwards, backwards = (0.8, 0.8, 0.9, 0.4), (0.8, 0.8, 0.1, 0.4)
+    truth = {
+        "local": dict.fromkeys("abcd", forwards),
+        "fedavg": {**dict.fromkeys("abc", forwards), "d": backwards},
+    }
+    sizes = {**dict.fromkeys("abc", 100), "d": rows}
+    results = Results.load(fake_run.write(tmp_path, truth, n_test=sizes))
+    has_ten_of_each_class = rows == 100
+    assert results.comparisons.decides("d", "auc") == has_ten_of_each_class
+    asked = " ".join(_backwards(results))
+    assert ("the wrong way round at d (AUC" in asked) == has_ten_of_each_class
+
+
+def test_a_card_says_at_which_risk_each_accuracy_counts(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path), 0.3)
+    text = card(results, "hungary", "fedavg", {"hungary": 100}, 0.3, rounds=60)
+    title = results.metric_title("accuracy")
+    # A model calls the class of the larger risk, whatever the threshold is.
+    mean = results.mean("fedavg", "hungary", "accuracy")
+    (row,) = re.findall(rf"^\| {title} at \.500 \| ([.\d]+) ", text, re.M)
+    assert float(row) == pytest.approx(mean, abs=5e-4)
+    assert f"| {title} |" not in text
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+def test_of_the_mean_over_clients_something_is_said_from_three_seeds_on(
+    tmp_path: Path, seeds: int
+) -> None:
+    truth = {
+        "local": dict.fromkeys("abcd", (0.7, 0.7, 0.7, 0.6)),
+        "fedavg": dict.fromkeys("abcd", (0.9, 0.9, 0.95, 0.2)),
+    }
+    results = Results.load(fake_run.write(tmp_path, truth, seeds=range(seeds)))
+    compared = results.comparisons
+    strength = compared.family(None)["fedavg", "loss"].strength
+    statement = compared._state_mean("fedavg", "loss")
+    if seeds < 3:
+        assert (strength, statement) == ("no verdict", None)
+        return
+    gains = [compared.gain("fedavg", client, "loss") for client in "abcd"]
+    # The mean of four gains that err independently.
+    mean = sum(gain.estimate for gain in gains) / 4
+    spread = math.sqrt(sum(gain.spread**2 for gain in gains)) / 4
+    assert strength != "no verdict"
+    assert statement is not None
+    assert statement.word == "join"
+    assert statement.mean == pytest.approx(mean)
+    assert statement.high - statement.low == pytest.approx(2 * 1.96 * spread, rel=1e-3)
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_too_few_rows_are_said_with_what_a_verdict_needs(
+    tmp_path: Path, classes: bool
+) -> None:
+    values, majority = (0.8, 0.8, 0.8, 0.4), 0.6
+    metrics = fake_run.METRICS
+    if not classes:
+        values, majority, metrics = (1.5,), None, ("loss",)
+    truth = {m: dict.fromkeys("ab", values) for m in ("local", "fedavg")}
+    folder = fake_run.write(
+        tmp_path, truth, n_test={"a": 10, "b": 60}, majority=majority, metrics=metrics
+    )
+    results = Results.load(folder)
+    said = verdict(results, "a")
+    assert said.kind == "too few rows to tell"
+    # Only of classes a verdict needs rows of the rarer one.
+    expected = "10 test rows; a verdict needs 30"
+    if classes:
+        rarer = "of the rarer class"
+        cases = round(results.comparisons.rarest("a"))
+        expected = f"10 test rows, {cases} {rarer}; a verdict needs 30, 5 {rarer}"
+    assert said.reason == expected
