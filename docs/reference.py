@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Models and metrics": ("models", "Hazards", "metrics"),
     "Engines": ("InProcess", "Ray", "EngineSpec"),
     "Callbacks": ("Callback", "Metrics", "EarlyStopping", "TensorBoard", "MLflow", "WandB"),
-    "Filters and attacks": ("Filter", "BF16", "Clip", "GaussianNoise", "Int8", "TopK", "Attack", "attacks"),
+    "Filters and attacks": ("Filter", "Passage", "ErrorFeedback", "BF16", "Clip", "GaussianNoise", "Int8", "TopK", "Attack", "attacks"),
     "Write a method": (
         "Method", "task", "Federation", "Cohort", "Personal", "Step", "Layout", "Form", "Update", "OwnModel", "Gradient", "Gap",
         "PerClient", "options", "wire_type", "move", "Rng", "register", "testing",

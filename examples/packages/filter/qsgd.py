@@ -13,7 +13,6 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.config.rules import Rule
-from coterie.contract.filters import Passage
 
 
 @ct.wire_type
@@ -32,7 +31,7 @@ class QSGD(ct.Filter):
         Rule(lambda v: type(v) is int and 1 <= v <= 127, "an int between 1 and 127"),
     ] = 127
 
-    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
+    def apply(self, rows: Tensor, passage: ct.Passage) -> Tensor:
         """Round |v| s / max |v| up or down at random, so that v is met on average."""
         largest = rows.abs().amax(-1, keepdim=True)
         steps = torch.where(

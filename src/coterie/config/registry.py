@@ -36,6 +36,7 @@ class Registry(Choice, MutableMapping[str, Any]):
         flag: The flag that chooses the name on the command line, if there is one.
         flagged: Entries whose fields may have flags of their own; importing them needs no torch.
         function: The arguments with which values are called, where they are functions.
+        instances_of: Where the class is imported from whose objects values are, in place of classes.
 
     Attributes:
         places: Where those that come with coterie lie: the `entries` as they were given.
@@ -53,10 +54,11 @@ class Registry(Choice, MutableMapping[str, Any]):
         flag: Flag | None = None,
         flagged: tuple[str, ...] = (),
         function: str = "",
+        instances_of: str = "",
     ) -> None:
         self.kind, self.group, self.default = kind, group, default
         self.flag, self.flagged = flag, flagged
-        self.function = function
+        self.function, self._instances_of = function, instances_of
         self.places: Mapping[str, str] = dict(entries)
         self._base = base
         # A value is a place until it is first asked for; those of packages come when all names are (`_all`).
@@ -123,6 +125,7 @@ class Registry(Choice, MutableMapping[str, Any]):
             raise InputError(
                 f"a {self.kind} must be a function {self.function}; got {cut(value)}"
             )
+        self._check_instance(value, name)
         if name in self and name not in self.added:
             raise InputError(
                 f"there is {article(self.kind)} {name!r} already; give yours another name"
@@ -141,8 +144,20 @@ class Registry(Choice, MutableMapping[str, Any]):
             self._check_class(value, point.value)
         return value
 
+    def _check_instance(self, value: Any, name: str) -> None:
+        """Raise `InputError` unless `value` is an object of the class that values of this kind have, where they have one."""
+        if not self._instances_of:
+            return
+        cls = _import_place(self._instances_of)
+        if not isinstance(value, cls):
+            raise InputError(
+                f"{name} is a {type(value).__name__}; {article(self.kind)} is a {cls.__module__.rpartition('.')[0]}.{cls.__name__} "
+                f"({cls.__name__}(...)), so name that"
+            )
+
     def _check_class(self, value: Any, name: str) -> None:
         """Raise `InputError` unless `value` is a class with the hooks of this kind, where the kind has some."""
+        self._check_instance(value, name)
         if self._base is not None:
             if not isinstance(value, type):
                 raise InputError(
@@ -442,6 +457,7 @@ DATASETS = Registry(
         "heart-disease", "nhefs", "nhefs-survival", "digits", "fashion-mnist", "cifar10", "cifar100", "emnist", "goemotions",
         "medmnist", "shakespeare", "sent140", "mean-estimation",
     )},
+    instances_of="coterie.data.sets:Dataset",
 )  # fmt: skip
 """Values that `coterie compare NAME` and `[data] name = ...` can name: each a `coterie.data.Dataset`."""
 

@@ -39,6 +39,16 @@ class Passage:
         field, kind: name of the field and what it is: `update`, `gradient`, `gap` or `count`.
         task: name of the task.
         context: where in the run the ask stands.
+
+    >>> import coterie as ct
+    >>> @ct.wire_type
+    ... @ct.options
+    ... class Jitter(ct.Filter):
+    ...     def apply(self, rows, passage: ct.Passage):
+    ...         noise = [torch.randn(rows[0].shape, generator=rng.generator()) for rng in passage.rngs()]
+    ...         return rows + 0.01 * torch.stack(noise).to(rows)
+    >>> ct.fit("fedavg", "heart-disease", rounds=2, filters=[Jitter()])
+    <run of FedAvg: 2 rounds, seed 0, one model for all clients>
     """
 
     names: tuple[str, ...]
@@ -128,7 +138,17 @@ class Filter:
 
 
 class ErrorFeedback(Filter):
-    """A filter that sends something near to an update, and adds what is missing to the next one."""
+    """A filter that sends something near to an update, and adds what is missing to the next one.
+
+    >>> import coterie as ct
+    >>> @ct.wire_type
+    ... @ct.options
+    ... class Signs(ct.ErrorFeedback):
+    ...     def nearest(self, rows):
+    ...         return rows.sign() * rows.abs().mean(-1, keepdim=True)
+    >>> ct.fit("fedavg", "heart-disease", rounds=2, filters=[Signs()])
+    <run of FedAvg: 2 rounds, seed 0, one model for all clients>
+    """
 
     def nearest(self, rows: Tensor) -> Tensor:
         """Return what is sent in place of `rows` [n, ..., d]; of what is sent it returns the same again."""

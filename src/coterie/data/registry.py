@@ -68,9 +68,11 @@ def load(
         texts = {
             k: v for k, v in {"label": label, "folder": folder}.items() if v is not None
         }
-        return clients_of(
-            load_object(key), key, seed=seed, split=split, **texts, **options
-        )
+        own = load_object(key)
+        if isinstance(own, Dataset):
+            _check(texts | options, _options_of(own), key)
+            return own.build(seed=seed, split=split, **texts, **options)
+        return clients_of(own, key, seed=seed, split=split, **texts, **options)
     if key not in DATASETS:
         if key.startswith("hf:") or (
             _ON_THE_HUB.fullmatch(key) and not path_exists(key)
@@ -95,12 +97,16 @@ def load(
     if label is not None:
         raise InputError(f"{key} has its own label; drop label = {label!r}")
     data_set: Dataset = DATASETS[key]
-    allowed = [option for option in data_set.defaults if option != "split"]
     settings = {**options}
     if folder is not None:
         settings["folder"] = folder
-    _check(settings, allowed, key)
+    _check(settings, _options_of(data_set), key)
     return data_set.build(seed=seed, split=split, **settings)
+
+
+def _options_of(data_set: Dataset) -> list[str]:
+    """Names of what can be set of a data set, beside its split."""
+    return [option for option in data_set.defaults if option != "split"]
 
 
 def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:

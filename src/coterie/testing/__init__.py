@@ -88,13 +88,13 @@ def check_filter(filter: Any) -> Mapping[str, str]:
         LawError: A law is broken, or kept by a class that declares itself exempt from it.
 
     >>> sorted(check_filter("top-k"))
-    ['lossless', 'order', 'resume', 'seed', 'spelling', 'wire', 'workers']
+    ['lossless', 'order', 'resume', 'seed', 'spelling', 'unpacks', 'wire', 'workers']
     """
     subject = _subject(filter, FILTERS)
     trial = Trial(
         subject, FILTERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), (subject,)
     )
-    return _hold(subject, trial, (*_OF_RUNS, runs.lossless))
+    return _hold(subject, trial, (*_OF_RUNS, runs.lossless, runs.unpacks))
 
 
 def check_sampler(sampler: Any) -> Mapping[str, str]:

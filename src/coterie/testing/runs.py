@@ -26,7 +26,9 @@ from coterie.config.registry import Registry
 from coterie.config.run import RunSettings
 from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
-from coterie.contract.filters import Filter
+from coterie.contract.filters import Filter, Passage
+from coterie.contract.memory import Memory, MemoryView
+from coterie.contract.wire import Context
 from coterie.engines.inprocess import InProcess
 from coterie.run.callbacks import Callback
 from coterie.run.fit import fit
@@ -549,6 +551,30 @@ def lossless(trial: Trial) -> None:
             )
         except LawError as error:
             raise LawError(f"declares lossy = False, but {error}") from error
+
+
+def unpacks(trial: Trial) -> None:
+    """What the server unpacks has the bits of what was packed."""
+    if not trial.subject.packs:
+        return
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(len(SIZES), 40, generator=generator)
+    passage = Passage(
+        names=tuple(SIZES),
+        field="delta",
+        kind="update",
+        task="trial",
+        context=Context(seed=0, round=1, attempt=0, ask=0, label="trial"),
+        memory=MemoryView(Memory(), tuple(SIZES)),
+        position=0,
+    )
+    sent = trial.subject.apply(rows, passage)
+    restored = trial.subject.unpack(trial.subject.pack(sent), sent.shape[-1])
+    if not torch.equal(restored, sent):
+        distance = float((restored - sent).abs().max())
+        raise LawError(
+            f"what it unpacks is {distance:.1e} away from what it packed; all bits must be equal"
+        )
 
 
 def bits(trial: Trial) -> None:
