@@ -546,12 +546,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = [one for one in chosen if _key(one) not in same]
     if options.only:
         asked = [one for one in asked if options.only in str(one)]
-    survivors, killers = _hunt(asked, options.jobs, reach)
+    survivors, killed = _hunt(asked, options.jobs, reach)
     for mutant in survivors:
         print(f"SURVIVED {mutant}")
     counts = {
         "mutants": len(chosen),
-        "killed": len(killers),
+        "killed": len(killed),
         "mean the same": len(chosen) - len(asked),
         "survived": len(survivors),
     }
@@ -574,9 +574,10 @@ def _key(mutant: RoomMutant) -> tuple[str, str, str]:
 
 def _hunt(
     mutants: Sequence[RoomMutant], jobs: int, reach: Map
-) -> tuple[list[RoomMutant], list[str]]:
-    """The mutants that no test noticed, and the tests that noticed the others."""
-    survivors, killers = [], []
+) -> tuple[list[RoomMutant], list[RoomMutant]]:
+    """The mutants that no test noticed, and the others. A test that fails without any mutant has noticed none."""
+    survivors: list[RoomMutant] = []
+    killer_of: dict[RoomMutant, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         trees = [
             Tree(Path(folder, str(k)).resolve())
@@ -587,13 +588,15 @@ def _hunt(
             killer = verdict.killer.rpartition("::")[2]
             print(f"{verdict.word:<8} {seconds:4.0f} s  {mutant}  {killer}", flush=True)
             if verdict.word == "killed":
-                killers.append(verdict.killer)
+                killer_of[mutant] = verdict.killer
             else:
                 survivors.append(mutant)
-        innocent = failing_anyway(trees[0], killers)
+        innocent = failing_anyway(trees[0], killer_of.values())
     for name in innocent:
         print(f"{name} fails without any mutant, and so killed nobody")
-    return survivors, killers
+    killed = [mutant for mutant, name in killer_of.items() if name not in innocent]
+    survivors += [mutant for mutant in killer_of if mutant not in killed]
+    return survivors, killed
 
 
 if __name__ == "__main__":
