@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import coterie as ct
 from coterie.config.run import Tuning
 from coterie.contract import exchange
-from coterie.run import loop, progress
+from coterie.run import memory_forecast, progress
 from coterie.run.fit import personalise
 from coterie.run.history import ClientMetrics
 from federations import fit, logistic
@@ -87,11 +87,11 @@ def test_each_picture_of_a_bar_is_seen_at_once(monkeypatch):
 
 def test_a_process_keeps_what_glibc_takes_from_its_own_heap():
     # DEFAULT_MMAP_THRESHOLD_MAX of malloc.c: 4 * 1024 * 1024 * sizeof(long).
-    assert loop.RETAINED == 4 * 1024 * 1024 * 8
+    assert memory_forecast.RETAINED == 4 * 1024 * 1024 * 8
 
 
 def test_a_small_model_is_refused_for_no_want_of_memory(monkeypatch):
-    monkeypatch.setattr(loop, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(memory_forecast, "free_bytes", lambda device: 0)
     problem = logistic()
     assert fit(ct.FedAvg(LOCAL), problem.clients, problem.model, 1).rounds == 1
 
