@@ -45,8 +45,8 @@ FAULTS = (
     Planted(
         "a field is left out of the spelling",
         "config/schema.py",
-        "    return {k: v for option in options_of(type(value)) for",
-        '    return {k: v for option in options_of(type(value)) if option.name != "evaluate" for',
+        "        table.update(option.spell(getattr(value, option.name), keep))\n",
+        '        if option.name != "evaluate":\n            table.update(option.spell(getattr(value, option.name), keep))\n',
         "interrupted",
     ),
     Planted(

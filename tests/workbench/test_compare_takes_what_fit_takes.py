@@ -151,6 +151,7 @@ SETTINGS = {
     "label": ["mine"],
     "central": [(torch.randn(8, 3), torch.arange(8) % 2)],
     "central_personal": [True],
+    "secure": [ct.SecureSums(clip=5.0)],
     "resume": [True],
     "accept_change": [("torch",)],
 }

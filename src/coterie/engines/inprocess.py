@@ -184,7 +184,9 @@ class InProcessEngine(LocalEngine):
     def borrow(self, ask: Ask) -> Answer:
         """The same, with replies that stay in the memory that workers share until the next ask."""
         if self._workers is None:
-            return self._shard.answer(ask)
+            return self.ask(
+                ask
+            )  # which an engine that builds on this one may define anew
         return self._workers.ask(ask, keep=False)
 
     def save_memory(self) -> dict[str, Tensor]:
