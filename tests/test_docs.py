@@ -112,7 +112,7 @@ def test_settings_on_a_page_are_keys_that_coterie_knows(page, tmp_path):
         )
         if reads:
             (tmp_path / "read.toml").write_text(tables, encoding="utf-8")
-            reads(tmp_path / "read.toml")
+            assert reads(tmp_path / "read.toml") is not None
         elif re.match(r"\[\[?\w+\]\]?$", tables, re.M):
             settings = tomllib.loads(tables)
             # Some default methods send what no filter changes, so a plan with filters names its methods.
@@ -120,7 +120,7 @@ def test_settings_on_a_page_are_keys_that_coterie_knows(page, tmp_path):
             if "filters" in settings:
                 base = {k: v for k, v in base.items() if k not in ("tune", "others")}
                 base["methods"] = [{"name": "fedavg"}]
-            Experiment.from_tables(base | settings, page.name)
+            assert Experiment.from_tables(base | settings, page.name).methods
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -134,11 +134,14 @@ def test_python_within_a_sentence_names_what_there_is(page):
     for span in re.findall(r"`(ct\.[^`]*)`", not_replayed(page)):
         for node in ast.walk(ast.parse(re.sub(r",? ?\.\.\.,? ?", "", span))):
             if isinstance(node, ast.Attribute):
-                named(node)
+                assert named(node) is not None or not ast.unparse(node).startswith(
+                    "ct."
+                )
             elif isinstance(node, ast.Call) and (callee := named(node.func)):
-                inspect.signature(callee).bind_partial(
+                given = inspect.signature(callee).bind_partial(
                     *node.args, **{k.arg: k.value for k in node.keywords}
                 )
+                assert len(given.arguments) <= len(node.args) + len(node.keywords)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

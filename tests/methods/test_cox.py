@@ -29,10 +29,10 @@ MUTANTS = {
             " - _sums_from(times, entry, weighted)",
             "",
         ),
-        ("algorithms/cox.py", "- self.ridge * state.b", "+ self.ridge * state.b"),
-        ("algorithms/cox.py", "step = state.step / 2", "step = state.step"),
+        ("compute/shared_slopes.py", "- ridge * state.b", "+ ridge * state.b"),
+        ("compute/shared_slopes.py", "step = state.step / 2", "step = state.step"),
         (
-            "algorithms/cox.py",
+            "compute/shared_slopes.py",
             "pooling.add_up(replies.intercepts) / len(replies)",
             "pooling.add_up(replies.intercepts)",
         ),

@@ -37,7 +37,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,15 +45,14 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
-from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.compute.linear import (
-    counts,
-    linear_rows,
-    require_linear,
-    symmetric,
-    too_long,
-    upper,
+from coterie.compute.linear import counts, linear_rows, require_linear, upper
+from coterie.compute.shared_slopes import (
+    MOST_ROUNDS,
+    Likelihood,
+    State,
+    newton_round,
+    start_at_zero,
 )
 from coterie.compute.tasks import OwnModel
 from coterie.config.rules import NOT_NEGATIVE
@@ -61,50 +60,18 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import asks
-from coterie.contract.task import Form, Holds, OneModel, task
-from coterie.solvers import glm, pooling
+from coterie.contract.task import Holds, OneModel, task
 from coterie.solvers.cox import partial_likelihood
 from coterie.solvers.profile import own_intercepts
 
 BASELINE_RIDGE = 0.05
 """Of a client's baseline, so that an interval without an event has a rate: that of `fixed-effects` with ridge 1."""
-MOST_ROUNDS = 20
-"""Rounds after which the steps end even where they have not converged, as where a column tells the events apart."""
-
-
-def _slopes(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    return (counts(layout)[0],)
-
-
-def _triangle(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    slopes, _ = counts(layout)
-    return (slopes * (slopes + 1) // 2,)
-
-
-def _intercepts(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    return (counts(layout)[1],)
-
-
-class PartialLikelihood(NamedTuple):
-    """The client's log partial likelihood at the slopes that it was sent.
-
-    Attributes:
-        gradient: [n, D], uphill.
-        curvature: upper triangle of minus the second derivative [n, D (D + 1) / 2].
-        value: [n].
-        intercepts: its baseline [n, C].
-    """
-
-    gradient: Annotated[Tensor, "curvature", Form(_slopes)]
-    curvature: Annotated[Tensor, "curvature", Form(_triangle)]
-    value: Annotated[Tensor, "curvature", Form()]
-    intercepts: Annotated[Tensor, "curvature", Form(_intercepts)]
 
 
 @task
 def tell_partial(
     cohort: Cohort, *, x: Annotated[Tensor, Holds(("parameters",), torch.float64)]
-) -> PartialLikelihood:
+) -> Likelihood:
     """Value, gradient and curvature at the slopes of x [d], and the client's baseline there."""
     told = []
     slopes, _ = counts(cohort.layout)
@@ -118,7 +85,7 @@ def tell_partial(
         told.append(
             (found.gradient, upper(found.curvature), found.loglik, own[slopes:])
         )
-    return PartialLikelihood(*map(torch.stack, zip(*told, strict=True)))
+    return Likelihood(*map(torch.stack, zip(*told, strict=True)))
 
 
 @task
@@ -142,34 +109,6 @@ def _followup(cohort: Cohort, client: int) -> Tensor:
         return labels
     event = labels.reshape(-1)
     return torch.stack([torch.zeros_like(event), torch.ones_like(event), event], 1)
-
-
-class State(NamedTuple):
-    """What the server knows.
-
-    Attributes:
-        x: slopes and the mean baseline [d], as they are served outside.
-        b: slopes that the clients are asked about next [D].
-        last: slopes of the highest likelihood so far [D].
-        step: from there to b [D].
-        value: the penalised log partial likelihood at `last`; of no use before the first round.
-        curvature: minus its second derivative there [D, D].
-        mean: mean baseline [C].
-        clients: who told it.
-        rounds: that were needed so far.
-        done: whether the steps have ended.
-    """
-
-    x: Tensor
-    b: Tensor
-    last: Tensor
-    step: Tensor
-    value: float
-    curvature: Tensor
-    mean: Tensor
-    clients: tuple[str, ...]
-    rounds: int
-    done: bool
 
 
 @options
@@ -208,59 +147,13 @@ class Cox(Method[State]):
             raise InputError(
                 f"cox takes a time to event (--time, --event), and these labels are {engine.loss.kind}; leave out cox"
             )
-        slopes, intercepts = counts(federation.layout)
-        b = torch.zeros(slopes, dtype=torch.float64)
-        mean = torch.zeros(intercepts, dtype=torch.float64)
-        curvature = torch.zeros(slopes, slopes, dtype=torch.float64)
-        return State(x, b, b, b, 0.0, curvature, mean, (), 0, False)
+        return start_at_zero(x, federation.layout)
 
     def round(
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
         """One Newton step of the slopes; nothing once they stand."""
-        if state.done:
-            return state, {}
-        replies = federation.ask(
-            federation.everyone, tell_partial, x=torch.cat([state.b, state.mean])
-        )
-        refused = too_long(replies, "gradient", federation.max_norm)
-        for name, why in refused.items():
-            federation.report(name, why, tell_partial)
-        replies = replies.without(refused)
-        mean = pooling.add_up(replies.intercepts) / len(replies)
-        penalty = self.ridge * state.b.square().sum() / 2
-        value = float(pooling.add_up(replies.value) - penalty)
-        rounds = state.rounds + 1
-
-        worse = value < state.value - 1e-12 * (1 + abs(state.value))
-        comparable = replies.clients == state.clients
-        if comparable and worse and not _stands(state.step):
-            step = state.step / 2
-            halved = state._replace(
-                b=state.last + step,
-                step=step,
-                rounds=rounds,
-                done=rounds == MOST_ROUNDS,
-            )
-            return _served(halved), {}
-
-        curvature = symmetric(pooling.add_up(replies.curvature), len(state.b))
-        curvature = curvature + self.ridge * torch.eye(len(state.b)).double()
-        gradient = pooling.add_up(replies.gradient) - self.ridge * state.b
-        step = glm.newton_step(curvature, gradient)
-        moved = State(
-            x=state.x,
-            b=state.b + step,
-            last=state.b,
-            step=step,
-            value=value,
-            curvature=curvature,
-            mean=mean,
-            clients=replies.clients,
-            rounds=rounds,
-            done=(comparable and _stands(step)) or rounds == MOST_ROUNDS,
-        )
-        return _served(moved), {}
+        return newton_round(state, federation, tell_partial, self.ridge), {}
 
     def finished(self, state: State) -> bool:
         """Once the slopes stand."""
@@ -289,11 +182,3 @@ class Cox(Method[State]):
             "covariance": torch.linalg.pinv(state.curvature, hermitian=True),
             "clients": state.clients,
         }
-
-
-def _stands(step: Tensor) -> bool:
-    return float(step.abs().max()) <= glm.TOLERANCE
-
-
-def _served(state: State) -> State:
-    return state._replace(x=torch.cat([state.b, state.mean]).to(state.x))

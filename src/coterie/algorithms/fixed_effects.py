@@ -32,21 +32,20 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from coterie.base.rng import Rng
-from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.compute.linear import (
-    counts,
-    linear_rows,
-    require_linear,
-    symmetric,
-    too_long,
-    upper,
+from coterie.compute.linear import counts, linear_rows, require_linear, upper
+from coterie.compute.shared_slopes import (
+    MOST_ROUNDS,
+    Likelihood,
+    State,
+    newton_round,
+    start_at_zero,
 )
 from coterie.compute.tasks import OwnModel
 from coterie.config.rules import NOT_NEGATIVE
@@ -54,44 +53,12 @@ from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import asks
-from coterie.contract.task import Form, Holds, OneModel, task
-from coterie.solvers import glm, pooling
+from coterie.contract.task import Holds, OneModel, task
 from coterie.solvers.profile import own_intercepts, profile
 
 INTERCEPTS = 20
 """The ridge of intercepts is so many times smaller than that of slopes."""
 KEY = "intercepts"
-MOST_ROUNDS = 20
-"""Rounds after which the steps end even where they have not converged: with a ridge they take 3 to 7."""
-
-
-def _slopes(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    return (counts(layout)[0],)
-
-
-def _triangle(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    slopes, _ = counts(layout)
-    return (slopes * (slopes + 1) // 2,)
-
-
-def _intercepts(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    return (counts(layout)[1],)
-
-
-class Profile(NamedTuple):
-    """The client's penalised log likelihood as a function of the slopes, at those that it was sent.
-
-    Attributes:
-        gradient: [n, D], uphill.
-        curvature: upper triangle of minus the second derivative [n, D (D + 1) / 2].
-        value: [n].
-        intercepts: its own [n, C].
-    """
-
-    gradient: Annotated[Tensor, "curvature", Form(_slopes)]
-    curvature: Annotated[Tensor, "curvature", Form(_triangle)]
-    value: Annotated[Tensor, "curvature", Form()]
-    intercepts: Annotated[Tensor, "curvature", Form(_intercepts)]
 
 
 @task
@@ -100,7 +67,7 @@ def tell_profile(
     *,
     x: Annotated[Tensor, Holds(("parameters",), torch.float64)],
     ridge: float,
-) -> Profile:
+) -> Likelihood:
     """Value, gradient and curvature at the slopes of x [d], with the client's intercepts eliminated."""
     told, kept = [], []
     slopes, _ = counts(cohort.layout)
@@ -112,7 +79,7 @@ def tell_profile(
         told.append(found._replace(curvature=upper(found.curvature)))
         kept.append(found.intercepts)
     cohort.keep(KEY, torch.stack(kept))
-    return Profile(*map(torch.stack, zip(*told, strict=True)))
+    return Likelihood(*map(torch.stack, zip(*told, strict=True)))
 
 
 @task
@@ -126,32 +93,6 @@ def model_with_intercept(cohort: Cohort, *, x: OneModel, ridge: float) -> OwnMod
         b, start = x[:slopes].cpu(), starts[client]
         own.append(own_intercepts(b, *rows, ridge / INTERCEPTS, start))
     return OwnModel(torch.stack(own).to(x.dtype))
-
-
-class State(NamedTuple):
-    """What the server knows.
-
-    Attributes:
-        x: slopes and the mean intercepts [d], as they are served outside.
-        b: slopes that the clients are asked about next [D].
-        last: slopes of the highest likelihood so far [D].
-        step: from there to b [D].
-        value: the penalised log likelihood at `last`; of no use before the first round.
-        mean: mean intercepts [C].
-        clients: who told it.
-        rounds: that were needed so far.
-        done: whether the steps have ended.
-    """
-
-    x: Tensor
-    b: Tensor
-    last: Tensor
-    step: Tensor
-    value: float
-    mean: Tensor
-    clients: tuple[str, ...]
-    rounds: int
-    done: bool
 
 
 @options
@@ -183,57 +124,15 @@ class FixedEffects(Method[State]):
         """Start from slopes and intercepts of 0: where one starts does not matter to where one ends."""
         engine = federation.engine
         require_linear(engine.model, engine.loss, "fixed-effects")
-        slopes, intercepts = counts(federation.layout)
-        b = torch.zeros(slopes, dtype=torch.float64)
-        mean = torch.zeros(intercepts, dtype=torch.float64)
-        return State(x, b, b, b, 0.0, mean, (), 0, False)
+        return start_at_zero(x, federation.layout)
 
     def round(
         self, state: State, federation: Federation, rng: Rng
     ) -> tuple[State, Log]:
         """One Newton step of the slopes; nothing once they stand."""
-        if state.done:
-            return state, {}
-        replies = federation.ask(
-            federation.everyone,
-            tell_profile,
-            x=torch.cat([state.b, state.mean]),
-            ridge=float(self.ridge),
-        )
-        refused = too_long(replies, "gradient", federation.max_norm)
-        for name, why in refused.items():
-            federation.report(name, why, tell_profile)
-        replies = replies.without(refused)
-        mean = pooling.add_up(replies.intercepts) / len(replies)
-        penalty = self.ridge * state.b.square().sum() / 2
-        value = float(pooling.add_up(replies.value) - penalty)
-        worse = value < state.value - 1e-12 * (1 + abs(state.value))
-        comparable = replies.clients == state.clients
-        if comparable and worse and not _stands(state.step):
-            step = state.step / 2
-            halved = state._replace(
-                b=state.last + step,
-                step=step,
-                rounds=state.rounds + 1,
-                done=state.rounds + 1 == MOST_ROUNDS,
-            )
-            return _served(halved), {}
-        curvature = symmetric(pooling.add_up(replies.curvature), len(state.b))
-        curvature = curvature + self.ridge * torch.eye(len(state.b)).double()
-        gradient = pooling.add_up(replies.gradient) - self.ridge * state.b
-        step = glm.newton_step(curvature, gradient)
-        moved = State(
-            x=state.x,
-            b=state.b + step,
-            last=state.b,
-            step=step,
-            value=value,
-            mean=mean,
-            clients=replies.clients,
-            rounds=state.rounds + 1,
-            done=(comparable and _stands(step)) or state.rounds + 1 == MOST_ROUNDS,
-        )
-        return _served(moved), {}
+        ridge = float(self.ridge)
+        moved = newton_round(state, federation, tell_profile, ridge, ridge=ridge)
+        return moved, {}
 
     def finished(self, state: State) -> bool:
         """Once the slopes stand."""
@@ -255,11 +154,3 @@ class FixedEffects(Method[State]):
             x=state.x,
             ridge=float(self.ridge),
         )
-
-
-def _stands(step: Tensor) -> bool:
-    return float(step.abs().max()) <= glm.TOLERANCE
-
-
-def _served(state: State) -> State:
-    return state._replace(x=torch.cat([state.b, state.mean]).to(state.x))

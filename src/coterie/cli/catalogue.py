@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
+from coterie.base.errors import InputError
 from coterie.config.registry import METHODS
 
 
@@ -133,8 +134,10 @@ def _module_of(origin: Any) -> str:
 @cache
 def _parse(module: str) -> ast.Module:
     spec = importlib.util.find_spec(module)
-    # Registered classes come from modules that can be imported.
-    assert spec is not None
+    if spec is None:
+        raise InputError(
+            f"module {module} is registered and cannot be found; install its package again"
+        )
     loader: Any = spec.loader
     source: str = loader.get_source(module)
     return ast.parse(source)

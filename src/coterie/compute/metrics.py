@@ -377,7 +377,7 @@ def auc(
         else:
             scores = probabilities(kind, outputs.double())
             pairs = [(scores[:, c], flat == c) for c in flat.unique().tolist()]
-    # The area of a class that a client has not, or alone, is no number and does not count.
+    # Without rows of a class, or of any other, a client has no area for it, and that class does not count.
     total = torch.zeros(segments.count, dtype=torch.float64)
     defined = torch.zeros(segments.count, dtype=torch.float64)
     for score, positive in pairs:

@@ -289,7 +289,7 @@ _UNSAID: tuple[Any, ...] = (None, (), [], {})
 
 
 def _values_of_event(values: Any) -> tuple[Any, ...]:
-    """Return the values of `event_is`. Raises `InputError` for what is no list of texts and numbers."""
+    """Return the values of `event_is`. Raises `InputError` for anything but a list of texts and numbers."""
     listed = isinstance(values, list | tuple)
     if not listed or not all(isinstance(v, str) or _is_finite(v) for v in values):
         raise InputError(

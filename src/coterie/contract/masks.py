@@ -363,14 +363,6 @@ class MaskedSum:
     keys: Mapping[str, PublicKeys]
     dealt: Mapping[str, Dealt]
 
-    def dealt_badly(self) -> dict[str, str]:
-        """Return why clients take no part that did not deal a share to all others, by client: their masks could not be removed."""
-        refused = {}
-        for name, dealt in self.dealt.items():
-            if set(dealt.sealed) != self.keys.keys() - {name}:
-                refused[name] = "it did not deal a share to all others"
-        return refused
-
     def inbox(self, holder: str) -> dict[str, bytes]:
         """Return the sealed shares for one client, by who dealt them."""
         return {

@@ -352,7 +352,7 @@ def _csv(path: Path, reading: Reading) -> Columns:
 
     def column(i: int, key: str, rows: Numbers | None) -> Column:
         missing = reading.missing.get(key, ())
-        # A code of missing values that is no number can only be found among texts.
+        # A code for missing values that is a word is found among texts alone.
         codes = {fold(str(code)) for code in missing}
         has_numeric_codes = all(number(code) is not None for code in codes)
         if i in plain.numbers and has_numeric_codes and not reading.is_text(key):
