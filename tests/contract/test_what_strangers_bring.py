@@ -10,8 +10,7 @@ import torch
 import coterie as ct
 from coterie.base.errors import InputError
 from coterie.cli.main import main
-from coterie.config import registry
-from coterie.config.registry import DATASETS, Registry
+from coterie.config.registry import DATASETS
 
 TOWNS = """
 import torch
@@ -38,18 +37,10 @@ def towns(tmp_path, monkeypatch):
 
 @pytest.fixture
 def with_a_function(monkeypatch):
-    """The registry of data sets beside an entry point that names a function."""
+    """An entry point of data sets that names a function, in the one registry that every module shares."""
+    assert "heart-disease" in DATASETS  # packages have been looked for
     wrong = EntryPoint("towns", "torch:zeros", "coterie.datasets")
-    monkeypatch.setattr(registry, "_points", lambda: (wrong,))
-    fresh = Registry(
-        "data set",
-        "datasets",
-        DATASETS.places,
-        instances_of="coterie.data.sets:Dataset",
-    )
-    for module in ("coterie.cli.show", "coterie.data.registry"):
-        monkeypatch.setattr(f"{module}.DATASETS", fresh)
-    return fresh
+    monkeypatch.setitem(DATASETS._entries, "towns", wrong)
 
 
 def test_the_list_of_data_sets_leaves_out_an_entry_that_is_none(
@@ -64,9 +55,8 @@ def test_the_list_of_data_sets_leaves_out_an_entry_that_is_none(
 
 @pytest.mark.parametrize("command", [["show", "towns"], ["compare", "towns"]])
 def test_a_command_that_names_it_says_what_a_data_set_is(
-    with_a_function, capsys, command, monkeypatch
+    with_a_function, capsys, command
 ):
-    monkeypatch.setattr(registry, "DATASETS", with_a_function)
     assert main(command) == 2
     assert "Dataset" in capsys.readouterr().err
 

@@ -39,6 +39,8 @@ class Passage:
         field, kind: name of the field and what it is: `update`, `gradient`, `gap` or `count`.
         task: name of the task.
         context: where in the run the ask stands.
+        memory: what the clients keep between asks; write it by `leave`.
+        position: place of the filter among those of the run, from 0.
 
     >>> import coterie as ct
     >>> @ct.wire_type
