@@ -14,7 +14,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
-from coterie.compute import kernels, local_training, oracle, workspace
+from coterie.compute import cohort_rows, kernels, local_training, oracle, workspace
 from coterie.compute.cohort import Cohort
 from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.kernels import Batched, Layer, recognise
@@ -621,6 +621,39 @@ def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeyp
         assert torch.equal(
             oracle.losses_each(alone, xs[i : i + 1], ["train"], **asked)[0], losses[i]
         )
+
+
+def test_all_rows_of_the_same_clients_are_read_once_for_all_steps(monkeypatch):
+    given = problem("mlp", torch.float32)
+    everybody = cohort(given)
+    count, x = len(everybody.names), everybody.workspace.x.clone()
+    x = x + 0.1 * randoms(count, len(x), dtype=torch.float32)
+    parts = ["train"] * count
+    reads, take = [], cohort_rows.take
+    monkeypatch.setattr(
+        cohort_rows, "take", lambda *asked: reads.append(1) or take(*asked)
+    )
+    first = oracle.gradient_each(everybody, x, parts)
+    read_once = len(reads)
+    assert read_once > 0
+    assert torch.equal(oracle.gradient_each(everybody, x, parts), first)
+    oracle.losses_each(everybody, x[:, None], parts)
+    assert len(reads) == read_once
+
+    # Other clients, and others in between, are asked about their own rows.
+    order = [5, 2, 9]
+    some = everybody.only(order)
+    of_some = oracle.gradient_each(some, x[order], parts[:3])
+    assert len(reads) > read_once
+    assert torch.equal(of_some, first[order])
+    assert torch.equal(oracle.gradient_each(everybody, x, parts), first)
+
+    # A minibatch is drawn again in each step.
+    before = len(reads)
+    for step in range(2):
+        asked = {"batch_size": 8, "purpose": f"oracle/{step}"}
+        oracle.gradient_each(everybody, x, parts, **asked)
+    assert len(reads) > before + 1
 
 
 def test_in_double_precision_the_calls_are_those_of_the_loop():

@@ -97,6 +97,7 @@ class Workspace:
         generators: what the model can draw from beside the global generators.
         tells_loss: whether `last_loss` is asked for, which kernels do not compute.
         last_loss: mean loss of the batch whose gradient was computed last.
+        kept_calls: by part, the rows of clients that were asked about last, as a kernel takes them (`compute/oracle.py`).
 
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
@@ -116,6 +117,7 @@ class Workspace:
         self.veil: Veil | None = None
         self.tells_loss = False
         self.last_loss = torch.tensor(torch.nan)
+        self.kept_calls: dict[str, tuple[Any, ...]] = {}
         self.secret_normal: Callable[[bytes, int], NDArray[np.float64]] | None = None
         self.channels_last = False
         self.layout = Layout.of(model)
