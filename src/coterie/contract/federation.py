@@ -15,6 +15,7 @@ from coterie.base.names import Names
 from coterie.base.vector import Layout
 from coterie.config.rules import is_number
 from coterie.config.secure import SecureSums
+from coterie.contract.block_exchange import BlockExchange
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Exchange, Need, QuorumError, Session
 from coterie.contract.filters import Filter
@@ -214,7 +215,10 @@ class Federation:
             QuorumError: too few replies.
             InputError: as for `ask`.
         """
-        exchange = self._exchange(names := tuple(clients), task, payload, need)
+        names = tuple(clients)
+        exchange = self._exchange(names, task, payload, need)
+        if self.secure is None and not exchange.fits():
+            exchange = BlockExchange(**vars(exchange))
         return exchange.average(exchange.weights(names, weights))
 
     def _exchange(
