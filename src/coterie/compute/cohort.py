@@ -39,6 +39,7 @@ from coterie.compute.local_training import (
     of_client,
 )
 from coterie.compute.personal import Personal
+from coterie.compute.row_gradients import row_gradients
 from coterie.compute.workspace import Workspace
 from coterie.config.local import LocalSGD
 from coterie.contract.filters import apply_filters
@@ -322,7 +323,7 @@ class Cohort(CohortRows):
                         i,
                         number,
                         piece_labels,
-                        self.workspace.row_gradients(piece_inputs, piece_labels),
+                        row_gradients(self.workspace, piece_inputs, piece_labels),
                     )
 
     @torch.no_grad()

@@ -16,10 +16,19 @@ from torch import Tensor
 from coterie.base.clients import PARTS, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, fork_generators, seed_noise
-from coterie.base.rows import Inputs, Part, Rows, row_size, rows, take, take_rows
+from coterie.base.rows import (
+    Inputs,
+    Part,
+    Rows,
+    each_tensor,
+    row_size,
+    rows,
+    take,
+    take_rows,
+)
 from coterie.base.vector import Layout
 from coterie.compute.segments import RowSource, Segments
-from coterie.compute.workspace import Workspace, each_tensor
+from coterie.compute.workspace import Workspace
 from coterie.contract.memory import ClientState, MemoryView
 
 Batch = tuple[Inputs, Tensor]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, require
 from coterie.compute.cohort_rows import Batch, CohortRows
+from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.workspace import Workspace
 from coterie.config.local import RowNoise
 
@@ -66,7 +67,7 @@ class PrivateRows:
     def gradient(self) -> Tensor:
         """Return the noisy mean of the clipped gradients at the loaded model [d]."""
         noise, workspace = self._noise, self._cohort.workspace
-        total = workspace.clipped_sum(*self._batch, noise.clip).double()
+        total = clipped_sum(workspace, *self._batch, noise.clip).double()
         if noise.noise_multiplier and noise.clip is not None:
             sigma = noise.noise_multiplier * noise.clip
             total = to_grid(total + sigma * self._normal(total), sigma)
