@@ -215,11 +215,21 @@ class Federation:
             QuorumError: too few replies.
             InputError: as for `ask`.
         """
-        names = tuple(clients)
-        exchange = self._exchange(names, task, payload, need)
-        if self.secure is None and not exchange.fits():
-            exchange = BlockExchange(**vars(exchange))
+        exchange = self._averaging(names := tuple(clients), task, payload, need)
         return exchange.average(exchange.weights(names, weights))
+
+    def _averaging(
+        self,
+        clients: tuple[str, ...],
+        task: Task[R],
+        payload: Mapping[str, Any],
+        need: Need,
+    ) -> Exchange[R]:
+        """An exchange that averages: in blocks where not all vectors are held at once."""
+        exchange = self._exchange(clients, task, payload, need)
+        if self.secure is not None or exchange.fits():
+            return exchange
+        return BlockExchange(**vars(exchange))
 
     def _exchange(
         self,
