@@ -10,6 +10,7 @@ from coterie.base.errors import InputError, cut
 from coterie.config.local import LocalSGD
 from coterie.config.privacy import Privacy
 from coterie.config.schema import build, spell
+from coterie.config.secure import SecureSums
 from coterie.report.privacy import label_at
 from coterie.run.method_tables import label_of, override_local
 from coterie.run.private_methods import noisy_local
@@ -65,6 +66,9 @@ def add_noise(tables: dict[str, Any], epsilons: Sequence[float]) -> None:
     settings = dict(tables.get("privacy", {}))
     settings.pop("tell", None)  # one machine tells nobody
     tables["privacy"] = {**settings, "epsilon": math.inf}
+    secure_sums = None
+    if "secure" in tables:
+        secure_sums = build(SecureSums, tables["secure"], "[secure]", named="secure")
     _, *entries = tables["methods"]
     for number, entry in enumerate(entries):
         epsilon = epsilons[number % len(epsilons)]
@@ -73,5 +77,5 @@ def add_noise(tables: dict[str, Any], epsilons: Sequence[float]) -> None:
         local = build(
             LocalSGD, override_local(tables.get("local", {}), entry["local"]), where
         )
-        noisy = noisy_local(local, privacy, tables["run"]["rounds"])
+        noisy = noisy_local(local, privacy, tables["run"]["rounds"], secure=secure_sums)
         entry["local"] = {**entry["local"], "private": spell(noisy.private)}
