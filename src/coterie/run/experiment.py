@@ -406,7 +406,7 @@ class Experiment:
         )
 
     def _secure_note(self, secure: SecureSums) -> str:
-        if self.privacy is not None:
+        if self.privacy is not None and secure.threshold is not None:
             return (
                 f"sums of row gradients are added behind masks, and {secure.threshold} clients together make the noise of a sum, of "
                 f"which {secure.curious} may tell the server their own; on one machine masks hide nothing"
