@@ -376,7 +376,7 @@ class Experiment:
         if self.run.secure is not None:
             sentences.append(self._secure_note(self.run.secure))
         for entry in self.methods:
-            if entry.personalise is not None:
+            if entry.personalise is not None and entry.personalise.chooses:
                 sentences.append(
                     f"{entry.label}: validation rows choose how each client tunes its model, so it was not trained on them"
                 )

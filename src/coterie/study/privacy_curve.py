@@ -16,7 +16,8 @@ from coterie.run.method_tables import label_of, override_local
 from coterie.run.private_methods import noisy_local
 
 METHODS = ("local", "fedavg", "fedavg+bias")
-"""A bias is tuned at home, where nothing is told of it, and costs validation rows."""
+POOLED = "fedavg+pool"
+"""A linear model also is pooled at home. Nothing is told of what happens there; a bias costs validation rows."""
 ROUNDS = 20
 LOCAL = {"lr": 1.0, "steps": 1, "batch_size": "all"}
 """One step a round: each step costs noise, and several between averages let clients drift apart."""
