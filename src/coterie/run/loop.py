@@ -103,7 +103,7 @@ class _Loop:
             check_object(method.sampler, Sampler)
         self.sampler = Sampler() if method.sampler is None else method.sampler
         own_filters = filters_of(self.method, filters)
-        check_secure(self.method, self.own, settings, own_filters, engine.layout)
+        check_secure(self.method, self.own, settings, own_filters, engine)
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,
