@@ -14,7 +14,13 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
-from coterie.compute import cohort_rows, kernels, local_training, oracle, workspace
+from coterie.compute import (
+    cohort_rows,
+    kernel_choice,
+    kernels,
+    local_training,
+    oracle,
+)
 from coterie.compute.cohort import Cohort
 from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.kernels import Batched, Layer, recognise
@@ -499,7 +505,7 @@ def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
 
 
 def test_where_a_product_depends_on_its_company_the_loop_trains(monkeypatch, caplog):
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     monkeypatch.setattr(kernels.Batched, "steady", lambda self: False)
     with caplog.at_level(logging.INFO, "coterie"):
         assert cohort(problem("mlp")).workspace.batched is None
@@ -513,7 +519,7 @@ def test_each_layer_is_tried_alone_once_in_its_true_width(monkeypatch):
         tried.append((self.layers, self.kind))
         return honest(self)
 
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     monkeypatch.setattr(kernels.Batched, "steady", steady)
     batched = cohort(problem("mlp")).workspace.batched
     cohort(problem("mlp"))
@@ -525,7 +531,7 @@ def test_each_layer_is_tried_alone_once_in_its_true_width(monkeypatch):
 
 
 def test_a_layer_beyond_the_budget_is_not_tried_and_the_loop_trains(monkeypatch):
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     monkeypatch.setattr(kernels, "_PROBED", 8)
     monkeypatch.setattr(kernels.Batched, "train", None)
     assert cohort(problem("mlp")).workspace.batched is None
@@ -543,7 +549,7 @@ def test_company_that_changes_a_bit_is_seen(monkeypatch):
     assert (
         cohort(problem("mlp")).workspace.batched is not None
     )  # what was found before is kept
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     assert cohort(problem("mlp")).workspace.batched is None
 
 
