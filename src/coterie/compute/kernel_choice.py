@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import torch
@@ -90,7 +91,13 @@ def find_mapped(
         mapped = Mapped(model, layout, loss, x.device)
         why = "on this machine a client's bits depend on its company"
         try:
-            if mapped.steady(x, inputs, labels):
+            # torch warns where it has no rule for an operation and repeats it client by client, which is the loop and slower.
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                is_steady_here = mapped.steady(x, inputs, labels)
+            if warned:
+                why = str(warned[0].message).splitlines()[0]
+            elif is_steady_here:
                 return mapped
         # What `vmap` cannot do is known only by trying: control flow on values, operations without a rule.
         except Exception as error:

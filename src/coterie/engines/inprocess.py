@@ -25,8 +25,8 @@ class InProcess(EngineSpec):
     Attributes:
         workers: processes over which the clients are spread; results do not depend on it.
         kernel: of local training: "auto", batched where that is possible; "vmap", the same, and models that no batched kernel knows
-            (convolutions, transformers) by `torch.func.vmap`, which makes each call of a step once for some ten clients and on a CPU
-            takes longer; or "loop", the plain loop over clients.
+            (such as convolutions) by `torch.func.vmap`, which makes each call of a step once for some ten clients and on a CPU takes
+            longer; or "loop", the plain loop over clients.
         device: of model and rows; workers are processes that share the CPU, so that a GPU has one.
         precision: of the products of a training step: "float32", or "bf16", 16 bits with the exponents of float32 (torch's autocast),
             which convolutions and transformers are trained in about twice as fast where the processor has it. Models, losses,
