@@ -10,8 +10,9 @@ import torch
 from test_methods import CASES, in_turn, is_first, is_pooled, method_of, server_rows
 
 from coterie.config.local import Epochs, LocalSGD, Steps
+from coterie.contract.encoding import encode
 from coterie.contract.requests import Limits, about_each_model
-from coterie.contract.wire import PerClient, encode
+from coterie.contract.wire import PerClient
 from coterie.engines.inprocess import InProcessEngine
 from coterie.sites.allowed import Allowed, RefusedError
 from federations import Opening, fit, logistic
