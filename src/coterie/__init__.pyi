@@ -85,12 +85,12 @@ from coterie.config.run import StudySettings as StudySettings
 from coterie.config.schema import options as options
 from coterie.config.schema import wire_type as wire_type
 from coterie.config.secure import SecureSums as SecureSums
+from coterie.contract.attack import Attack as Attack
 from coterie.contract.engine import EngineSpec as EngineSpec
 from coterie.contract.federation import Federation as Federation
 from coterie.contract.filters import ErrorFeedback as ErrorFeedback
+from coterie.contract.filters import Filter as Filter
 from coterie.contract.filters import Passage as Passage
-from coterie.contract.method import Attack as Attack
-from coterie.contract.method import Filter as Filter
 from coterie.contract.method import Method as Method
 from coterie.contract.method import Sampler as Sampler
 from coterie.contract.task import Form as Form

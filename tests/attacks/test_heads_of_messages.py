@@ -51,7 +51,9 @@ def bomb(request, monkeypatch):
     made = message_of(*request.param)
     assert len(made) > encoding.HEAD or request.param[0] == "another length"
     monkeypatch.setattr(safetensors.torch, "load", parsed)
-    monkeypatch.setattr(encoding, "json", SimpleNamespace(loads=parsed, dumps=json.dumps))
+    monkeypatch.setattr(
+        encoding, "json", SimpleNamespace(loads=parsed, dumps=json.dumps)
+    )
     monkeypatch.setattr(encoding, "_shallow", parsed)
     return made
 
