@@ -21,7 +21,7 @@ from coterie.base.errors import InputError, require
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.workspace import Workspace
-from coterie.config.local import RowNoise
+from coterie.config.row_noise import RowNoise
 
 FINENESS = 10
 """The grid has a step of sigma / 2^FINENESS at most: rounding adds less than 1e-7 to the variance."""
