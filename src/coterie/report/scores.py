@@ -535,7 +535,8 @@ def _cells_of(
     """Rows of a summary by (method, client, split), then by seed; sites' own test rows (`paired`) are among them."""
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
     for row in (*rows, *site_test_rows(rows, paired)):
-        by_seed = cells.setdefault((row["method"], row["client"], row["split"]), {})
+        cell = (row["method"], row["client"], row["split"])
+        by_seed = cells.setdefault(cell, {})
         by_seed[row["seed"]] = row
     return cells
 
