@@ -52,11 +52,10 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     bands of two methods can be compared.
     """
     seeds = [_Sorted.of(rows) for rows in tested.values() if rows.risks is not None]
-    if (
-        not seeds
-        or len(seeds) < len(tested)
-        or not all(rows_of_seed.has_both_classes for rows_of_seed in seeds)
-    ):
+    some_without_risks = len(seeds) < len(tested)
+    if not seeds or some_without_risks:
+        return None
+    if not all(rows_of_seed.has_both_classes for rows_of_seed in seeds):
         return None
     mean = np.mean(
         [

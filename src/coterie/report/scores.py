@@ -515,11 +515,9 @@ def threshold_of(setting: object) -> float | str:
 
 
 def _finite(value: object) -> TypeGuard[float]:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
 
 
 def _mean(values: Vector) -> float:
