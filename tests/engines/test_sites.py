@@ -364,9 +364,7 @@ def test_what_an_operator_accepts_travels_to_the_server(monkeypatch, tmp_path):
         "coterie.sites.flare.submit._start",
         lambda session, message, sites: sent.append(message) or "job",
     )
-    monkeypatch.setattr(
-        "coterie.cli.commands._present", lambda *arguments, **options: 0
-    )
+    monkeypatch.setattr("coterie.cli.present.present", lambda *arguments, **options: 0)
     (tmp_path / "kits" / "operator@coterie.org").mkdir(parents=True)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / ".submission.json").write_text('{"run": "r", "job": "j"}')

@@ -572,6 +572,22 @@ def test_the_loss_oracle_points_along_the_gradient_oracle():
     assert not torch.allclose(one, slope, rtol=0.1)
 
 
+def test_accelerated_descent_by_losses_goes_below_the_plain_one():
+    problem = logistic()
+    plain = MeritFed("b", FULL, md_steps=12, md_step=0.3, oracle="loss", directions=100)
+    first, second = (
+        run(method, problem, 1).history.select("phi_after", "b")[0][1]
+        for method in (plain, replace(plain, accelerate=True))
+    )
+    assert second < first
+
+
+@pytest.mark.parametrize("field", [{"oracle": "gradient"}, {"damping": True}])
+def test_accelerated_descent_needs_losses_and_no_damping(field):
+    with pytest.raises(InputError, match=r"accelerate needs oracle = \"loss\""):
+        MeritFed("b", accelerate=True, **{"oracle": "loss", **field})
+
+
 # ---- Adam at the server
 
 

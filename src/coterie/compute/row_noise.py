@@ -23,6 +23,7 @@ from torch import Tensor
 from coterie.base.errors import InputError, require
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.discrete_gaussian import discrete_gaussian
+from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.workspace import Workspace
 from coterie.config.local import RowNoise
 from coterie.contract.fixed_point import NOISE_BITS, NoisyGrid
@@ -96,7 +97,7 @@ class PrivateRows:
 
     def _clipped_sum(self) -> Tensor:
         """The sum of clipped gradients at the loaded model, float64 [d]."""
-        total = self._cohort.workspace.clipped_sum(*self._batch, self._noise.clip)
+        total = clipped_sum(self._cohort.workspace, *self._batch, self._noise.clip)
         return total.double()
 
     def _normal(self, total: Tensor) -> Tensor:
