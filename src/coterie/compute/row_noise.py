@@ -25,7 +25,7 @@ from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.discrete_gaussian import discrete_gaussian
 from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.workspace import Workspace
-from coterie.config.local import RowNoise
+from coterie.config.row_noise import RowNoise
 from coterie.contract.fixed_point import NOISE_BITS, NoisyGrid
 
 FINENESS = 10

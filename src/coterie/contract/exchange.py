@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, cut
 from coterie.base.vector import Layout, average
+from coterie.contract.encoding import send
 from coterie.contract.engine import Engine
 from coterie.contract.filters import unpack_answer
 from coterie.contract.memory import NEVER
@@ -33,14 +34,7 @@ from coterie.contract.replies import (
     stack,
 )
 from coterie.contract.task import Task
-from coterie.contract.wire import (
-    Answer,
-    Ask,
-    Block,
-    ClientCost,
-    nbytes,
-    send,
-)
+from coterie.contract.wire import Answer, Ask, Block, ClientCost, nbytes
 
 
 class AskRecord(NamedTuple):

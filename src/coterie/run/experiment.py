@@ -33,7 +33,8 @@ from coterie.config.schema import build, options_of, plain, spell
 from coterie.config.secure import SecureSums
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.method import Method, filters_of
+from coterie.contract.fitting import filters_of
+from coterie.contract.method import Method
 from coterie.run.callbacks import Callback
 from coterie.run.evaluation import is_evaluated
 from coterie.run.files import ALL, own_objects

@@ -26,12 +26,8 @@ from coterie.config.rules import explain_keywords, native
 from coterie.config.run import RunSettings, Tuning
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.method import (
-    Method,
-    clients_keeping_validation,
-    filters_of,
-    refuse_attack,
-)
+from coterie.contract.fitting import filters_of, refuse_attack
+from coterie.contract.method import Method, clients_keeping_validation
 from coterie.data.tensors import settle_task
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model, freeze
