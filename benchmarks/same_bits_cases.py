@@ -355,6 +355,21 @@ def _linear() -> Problem:
 
 
 @functools.cache
+def _hazards() -> Problem:
+    """Times to an event of rows that are seen from the beginning, for methods of hazard ratios."""
+    draw = torch.Generator().manual_seed(0)
+    rows = {}
+    for name in "abc":
+        inputs = torch.randn(40, 2, generator=draw)
+        times = torch.rand(40, generator=draw) * torch.exp(-inputs[:, 0])
+        events = (torch.rand(40, generator=draw) < 0.7).float()
+        rows[name] = inputs, torch.stack([torch.zeros(40), times, events], 1)
+    form = ct.LabelForm("hazards", cuts=(1.0,), rates=(1.0,))
+    clients = ct.data.from_tensors(rows, form=form)
+    return Problem(clients, ct.models.Logistic(), {})
+
+
+@functools.cache
 def _many() -> Problem:
     """More clients than are trained at once."""
     names = tuple(f"client-{i:02d}" for i in range(37))
@@ -385,9 +400,11 @@ def _runs() -> Iterator[tuple[str, Case]]:
         problems = PROBLEMS
         if METHODS[name].linear_only:
             problems = {"linear": _linear}
+        if name == "cox":
+            problems = {"hazards": _hazards}
         for problem, make in problems.items():
             yield f"methods/{problem}/{name}", _method_case(name, settings[0], make)
-        on_workers = "batch-norm" if "batch-norm" in problems else "linear"
+        on_workers = "batch-norm" if "batch-norm" in problems else next(iter(problems))
         yield (
             f"workers/{on_workers}/{name}",
             _method_case(name, settings[0], problems[on_workers], workers=2),

@@ -500,9 +500,10 @@ class MeritFed(Method[State]):
         measured["effective_collaborators"] = 1 / new_weights.square().sum(1)
         log: Log = {}
         for column, values in measured.items():
-            log[column] = {
-                name: float(values[t]) for t, name in enumerate(names) if t not in lost
-            }
+            by_target = dict(zip(names, values.tolist(), strict=True))
+            for t in lost:
+                del by_target[names[t]]
+            log[column] = by_target
         log["weights"] = {
             name: replies.by_client(row)
             for name, row in zip(names, new_weights, strict=True)

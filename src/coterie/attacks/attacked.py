@@ -135,6 +135,7 @@ class Attacked(Engine):
     Attributes:
         attack: what the attackers do.
         attackers: their names, sorted.
+        changes_replies: whether they say something else than they compute.
 
     Raises `InputError` if the engine is one of real machines, or a name is unknown.
 
@@ -160,6 +161,9 @@ class Attacked(Engine):
         self.model, self.loss = engine.model, engine.loss
         self.simulated, self.serves = True, engine.serves
         self.needs_all = overrides(self.attack, Attack, "rewrite")
+        self.changes_replies = self.needs_all or overrides(
+            self.attack, Attack, "corrupt"
+        )
         self._filter = _travelling_filter(Corrupted(self.attack, self.attackers))
 
     def ask(self, ask: Ask) -> Answer:

@@ -93,7 +93,7 @@ def _add_experiments(commands: Any) -> None:
         "--methods",
         metavar="A,B",
         help="names or FILE.py:NAME, separated by commas; all: every method; fedavg+bias: "
-        "each client tunes that part of its model after training (all, last or bias)",
+        "each client tunes that part of its model after training (all, last or bias; pool: a linear model)",
     )
     compare.add_argument(
         "--privacy",

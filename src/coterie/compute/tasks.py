@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
+import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
+from coterie.compute.row_noise import noisy_row_sums
 from coterie.config.local import LocalSGD
+from coterie.config.row_noise import RowNoise
 from coterie.contract.federation import Federation
 from coterie.contract.task import (
     Form,
+    Holds,
+    Integers,
     ModelOfEach,
     Models,
     OneModel,
@@ -48,6 +53,30 @@ class OwnModel(NamedTuple):
     model: Model
 
 
+class RowSum(NamedTuple):
+    """The integers [n, d] of sums of clipped row gradients with a part of the noise, and training rows [n]."""
+
+    words: Integers
+    sizes: Rows
+
+
+@task
+def row_sum(
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    noise: RowNoise,
+    parties: int,
+    factors: Annotated[Tensor, Holds(dtype=torch.float64, within=(0, 1), each=True)],
+) -> RowSum:
+    """What clients add to a sum behind masks: clipped row gradients at x [d], times a factor of each client [n], with noise.
+
+    The noise of `parties` clients makes that of the sum.
+    """
+    words = noisy_row_sums(cohort, x, noise, parties, factors)
+    return RowSum(words, cohort.sizes)
+
+
 @task
 def local_update(cohort: Cohort, *, x: ModelOfEach, local: LocalSGD) -> LocalUpdate:
     """Local training from x [d + b], or from a model of each client [n, d + b], with the number of training rows."""
@@ -58,6 +87,9 @@ def local_update(cohort: Cohort, *, x: ModelOfEach, local: LocalSGD) -> LocalUpd
 def own_update(cohort: Cohort, *, x: ModelOfEach, local: LocalSGD) -> OwnUpdate:
     """Local training from x [d + b], or from a model of each client [n, d + b]; sizes are not told."""
     return OwnUpdate(cohort.updates(x, local))
+
+
+local_update.row_sum = own_update.row_sum = row_sum
 
 
 @task

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,7 @@ class Workspace:
         batched: the kernel that trains; None: the plain loop does. `of_rows` is the same also where it trains no company.
         tells_loss: whether `last_loss` is asked for, which kernels do not compute.
         last_loss: mean loss of the batch whose gradient was computed last.
+        kept_calls: by part, the rows of clients that were asked about last, as a kernel takes them (`compute/oracle.py`).
 
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
@@ -116,6 +118,7 @@ class Workspace:
         self.secret_normal: Callable[[bytes, int], NDArray[np.float64]] | None = None
         self.tells_loss = False
         self.last_loss = torch.tensor(torch.nan)
+        self.kept_calls: dict[str, tuple[Any, ...]] = {}
 
     @cached_property
     def columns(self) -> Columns | None:

@@ -19,6 +19,7 @@ from coterie.contract.block_exchange import BlockExchange
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Exchange, Need, QuorumError, Session
 from coterie.contract.filters import Filter
+from coterie.contract.noisy_sum import NoisySum, noise_of
 from coterie.contract.replies import Average, Replies
 from coterie.contract.secure_exchange import SecureExchange
 from coterie.contract.task import Task
@@ -289,6 +290,9 @@ class Federation:
         )
         if self.secure is None:
             return exchange
+        noise = noise_of(payload)
+        if noise is not None:
+            return NoisySum(**vars(exchange), secure=self.secure, noise=noise)
         return SecureExchange(**vars(exchange), secure=self.secure)
 
     def _check_names(self, names: tuple[str, ...]) -> None:

@@ -51,16 +51,21 @@ def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
     # Weights of clients, or such weights by target.
     weights = log.get("weights", {})
     tables = [value for value in weights.values() if isinstance(value, Mapping)]
+    # Each name once: there are as many of them as pairs of clients.
+    named: dict[str, Any] = {}
     for shares in tables or [weights]:
-        _check_clients(shares, f"{called}: 'weights' of its log names", clients)
+        named.update(shares)
+    _check_clients(named, f"{called}: 'weights' of its log names", clients)
     return dict(log)
 
 
 def _check_numbers(value: Any, where: str) -> None:
     if isinstance(value, Mapping):
+        # Most are floats: a weight for each target and client.
+        if set(map(type, value.values())) == {float}:
+            return
         for part in value.values():
-            if type(part) is not float:  # most are: a weight for each target and client
-                _check_numbers(part, where)
+            _check_numbers(part, where)
         return
     try:
         float(value)

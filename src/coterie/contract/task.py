@@ -183,6 +183,10 @@ OwnModel = Annotated[Tensor, "own", Form(lambda payload, layout: (layout.size,),
 ... def own_model(cohort, *, x, layers) -> Own:
 ...     return Own(cohort.personal(layers).models(x))
 """
+Integers = Annotated[
+    Tensor, "words", Form(lambda payload, layout: (layout.dim,), torch.int64)
+]
+"""int64 [n, d]: what a client adds to a sum behind masks, modulo 2^64."""
 Rows = Annotated[Tensor, "other", Form(facts=True)]
 """float64 [n]: rows of the part that is asked, else training rows; those of the client's facts."""
 Number = Annotated[Tensor, "other", Form()]
@@ -206,11 +210,15 @@ class Task(Generic[R]):
     Attributes:
         name: `module:function`.
         reply: the NamedTuple that it returns.
-        kinds: for each field of the reply `update`, `gradient`, `curvature`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model`
-            or `other`.
+        kinds: for each field of the reply `update`, `gradient`, `curvature`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model`,
+            `words` or `other`.
         forms: what fields must look like, where that is declared.
         texts: fields that are no tensors.
+        row_sum: what is asked in place of this task where the sum of clients alone has noise by row (`contract.noisy_sum`); None: its
+            reply follows from no sum over rows.
     """
+
+    row_sum: Task[Any] | None = None
 
     def __init__(self, function: Callable[..., R]) -> None:
         self.function = function

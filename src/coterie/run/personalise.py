@@ -34,12 +34,14 @@ def personalise(
     engine: EngineSpec | str = _HERE,
     settings: RunSettings = _USUAL,
 ) -> Run:
-    """Tune the model that a run gave each client, seen or unseen, by a few local steps on its training rows.
+    """Tune the model that a run gave each client, seen or unseen, at home: by a few local steps on its training rows, or by pooling.
 
     Args:
-        run: a finished run with `merge_validation=False`: validation rows choose the number of steps and the learning rate.
+        run: a finished run with `merge_validation=False`: validation rows choose the number of steps and the learning rate. `pool`
+            chooses nothing on them, and takes any run.
         clients: those of the run.
-        part: `all` parameters, the `last` layer, or the `bias` of the last layer only.
+        part: `all` parameters, the `last` layer, or the `bias` of the last layer only; `pool` solves for a linear model whose slopes
+            are drawn to those of the run's, as far as the client's own rows say.
         steps: numbers of steps to choose from, 0 (the model as it is) among them.
         lr: learning rates to choose from.
         batch_size: rows of a step; None: all training rows.
@@ -48,7 +50,8 @@ def personalise(
 
     Returns:
         A run with a model, and rows in `summary`, for each client that has training rows; `history` has the last round's metrics
-        and each client's `tuning_steps` and `tuning_lr`. Row gradients are those of training and of all that was tried.
+        and each client's `tuning_steps` and `tuning_lr`, or `tuning_variance`. Row gradients are those of training and of all that was
+        tried.
 
     Raises:
         InputError: bad settings, no validation rows, or a run that was trained on them.
@@ -65,6 +68,8 @@ def personalise(
     clients = settle_task(clients, settings.row_loss(clients))
     settings = with_metrics(settings, clients)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
+    if settings.merge_validation and not tuning.chooses:
+        clients = clients.merge_validation()
     with one_thread(), few_collections(), raise_interrupts():
         opened = open_engine(engine_spec, clients, run.module, settings)
         try:

@@ -173,7 +173,8 @@ def _fit(
     experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int, rounds: int
 ) -> Run:
     module, tuning = model_to_train(experiment, clients, seed), entry.personalise
-    settings = run_settings(experiment, merge_validation=tuning is None)
+    chooses = tuning is not None and tuning.chooses
+    settings = run_settings(experiment, merge_validation=not chooses)
     run = train(experiment, entry, clients, module, rounds, seed, settings)
     if tuning is None:
         return run
