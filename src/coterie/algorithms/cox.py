@@ -81,7 +81,9 @@ def tell_partial(
         found = partial_likelihood(
             x[:slopes].cpu(), rows.inputs, _followup(cohort, client)
         )
-        own = own_intercepts(x[:slopes].cpu(), *rows, BASELINE_RIDGE, x[slopes:].cpu())
+        own = own_intercepts(
+            x[:slopes].cpu(), *rows[:4], BASELINE_RIDGE, x[slopes:].cpu()
+        )
         told.append(
             (found.gradient, upper(found.curvature), found.loglik, own[slopes:])
         )
@@ -96,7 +98,7 @@ def model_with_baseline(cohort: Cohort, *, x: OneModel) -> OwnModel:
     for client in range(len(cohort.names)):
         rows = linear_rows(cohort, client)
         b, start = x[:slopes].cpu(), x[slopes:].double().cpu()
-        own.append(own_intercepts(b, *rows, BASELINE_RIDGE, start))
+        own.append(own_intercepts(b, *rows[:4], BASELINE_RIDGE, start))
     return OwnModel(torch.stack(own).to(x.dtype))
 
 
@@ -146,6 +148,10 @@ class Cox(Method[State]):
         if engine.loss.kind not in ("hazards", "binary"):
             raise InputError(
                 f"cox takes a time to event (--time, --event), and these labels are {engine.loss.kind}; leave out cox"
+            )
+        if engine.loss.weighted is not None:
+            raise InputError(
+                "cox counts every row once, and these rows have weights; leave out cox, or take partial"
             )
         return start_at_zero(x, federation.layout)
 

@@ -39,6 +39,7 @@ from coterie.compute.local_training import (
     of_client,
 )
 from coterie.compute.personal import Personal
+from coterie.compute.segments import Segments
 from coterie.compute.workspace import Workspace
 from coterie.config.local import LocalSGD
 from coterie.contract.filters import apply_filters
@@ -278,6 +279,8 @@ class Cohort(CohortRows):
                 if share is not None:
                     count = len(range(count)[share])
                 weight = len(labels) / count
+                if share is None:
+                    weight = len(labels) / self.mass(i, part, batch_size)
                 if kernel is None:
                     grad = workspace.flat_gradient(inputs, labels)
                 else:
@@ -321,7 +324,7 @@ class Cohort(CohortRows):
                     yield (
                         i,
                         number,
-                        piece_labels,
+                        self.workspace.loss.plain(piece_labels),
                         self.workspace.row_gradients(piece_inputs, piece_labels),
                     )
 
@@ -337,8 +340,8 @@ class Cohort(CohortRows):
         """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
         result = torch.zeros(len(self.names), dtype=torch.float64)
         for i, inputs, labels in self.chunks(x, part, batch_size, purpose, "eval"):
-            count = self.batch_rows(i, part, batch_size)
-            result[i] += self._sum_losses(inputs, labels) / count
+            mass = self.mass(i, part, batch_size)
+            result[i] += self._sum_losses(inputs, labels) / mass
         veil = self.workspace.veil
         if veil is not None:
             for i in range(len(self.names)):
@@ -377,10 +380,10 @@ class Cohort(CohortRows):
         for i, inputs, labels in self.chunks(
             xs, part, batch_size, purpose, "eval", load=False
         ):
-            count = self.batch_rows(i, part, batch_size)
+            mass = self.mass(i, part, batch_size)
             for q, x in enumerate(own_candidates[i]):
                 self.workspace.load(x)
-                result[i, q] += self._sum_losses(inputs, labels) / count
+                result[i, q] += self._sum_losses(inputs, labels) / mass
         veil = self.workspace.veil
         if veil is not None:
             for i, candidates in enumerate(own_candidates):
@@ -419,19 +422,27 @@ class Cohort(CohortRows):
         for group in self.groups(part):
             labels, segments = self.labels_of(group, part)
             outputs, losses = self.answers(group, x, part)
-            row_counts[group] = segments.sizes
-            measures["loss"][group] = segments.mean(losses)
+            rows = Segments(segments.place, segments.count)
+            row_counts[group] = rows.sizes
+            # Losses are multiplied by weights already.
+            measures["loss"][group] = rows.sum(losses) / segments.sizes
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.read(outputs)
-            sizes = segments.sizes.long().tolist()
+            sizes = rows.sizes.long().tolist()
             for name, metric in metrics.items():
                 by_segment = getattr(metric, "each", None)
                 if by_segment is not None:
                     measured = by_segment(outputs, labels, loss.kind, segments)
                 else:
-                    pairs = zip(outputs.split(sizes), labels.split(sizes), strict=True)
-                    measured = _as_column(metric(*pair, loss.kind) for pair in pairs)
+                    of_clients = [outputs.split(sizes), labels.split(sizes)]
+                    kinds: list[Any] = [loss.kind] * len(sizes)
+                    columns = [*of_clients, kinds]
+                    if segments.weights is not None:
+                        columns.append(segments.weights.split(sizes))
+                    measured = _as_column(
+                        metric(*values) for values in zip(*columns, strict=True)
+                    )
                 if measured is not None:
                     measures[name][group] = measured
             if veil is None:

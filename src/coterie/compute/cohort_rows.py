@@ -153,8 +153,25 @@ class CohortRows:
         return all_rows
 
     def labels(self, client: int, part: str = "train") -> Tensor:
-        """Return the labels of a client."""
-        return self.rows_of(part, client).part(self.index[client]).labels
+        """Return the labels of a client, without the weights of its rows."""
+        stored = self.rows_of(part, client).part(self.index[client]).labels
+        return self.workspace.loss.plain(stored)
+
+    def weights(self, client: int, part: str = "train") -> Tensor | None:
+        """Return the weight of each row of a client, float64 [rows]; None where all rows count alike."""
+        if self.workspace.loss.weighted is None:
+            return None
+        stored = self.rows_of(part, client).part(self.index[client]).labels
+        return self.workspace.loss.weights(stored)
+
+    def mass(self, client: int, part: str, batch_size: int | None) -> float:
+        """Return what the sum of losses over a batch is divided by for their mean: the rows, or of all rows the sum of weights."""
+        weights = None
+        if batch_size is None and part != "fresh":
+            weights = self.weights(client, part)
+        if weights is None:
+            return self.batch_rows(client, part, batch_size)
+        return float(weights.sum())
 
     def groups(self, part: str) -> Iterator[list[int]]:
         """Yield the clients that have rows of this part, as many at a time as have few numbers in all."""
@@ -170,7 +187,16 @@ class CohortRows:
             yield present[group == number].tolist()
 
     def labels_of(self, group: Sequence[int], part: str) -> tuple[Tensor, Segments]:
-        """Return the labels of some clients on the CPU, and whose they are."""
+        """Return the labels of some clients on the CPU without weights, and whose they are; these have the weights."""
+        stored, segments = self.stored_labels_of(group, part)
+        loss = self.workspace.loss
+        weighted = Segments(segments.place, segments.count, loss.weights(stored))
+        return loss.plain(stored), weighted
+
+    def stored_labels_of(
+        self, group: Sequence[int], part: str
+    ) -> tuple[Tensor, Segments]:
+        """Return the labels of some clients on the CPU as the loss takes them, and whose they are."""
         all_rows: Rows = getattr(self.clients, part)
         places = np.array([self.index[i] for i in group])
         low = all_rows.offsets[places]

@@ -692,8 +692,9 @@ class _Hooks:
             model, cohort = workspace.model, self.cohort
 
             def penalty_of(outputs: Tensor) -> Tensor:
+                plain = workspace.loss.plain(labels)
                 step = Step(
-                    outputs, inputs, labels, self.client, model, self.found, cohort
+                    outputs, inputs, plain, self.client, model, self.found, cohort
                 )
                 return penalty(step)
 

@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
-from coterie.base.loss import Kind, RowLoss, are_probabilities, choose_loss
+from coterie.base.loss import (
+    Kind,
+    RowLoss,
+    WeightedLoss,
+    are_probabilities,
+    choose_loss,
+)
 from coterie.base.rng import Generators, fork_generators, generators_of, seed_noise
 from coterie.base.rows import (
     ELEMENTS,
@@ -158,6 +164,8 @@ class Workspace:
         """The batched kernel, if it knows this model and this loss."""
         inputs = sample(example.train.inputs)
         known_loss = self.loss.own is None and self.loss.form is None
+        # A kernel counts each row of a batch once.
+        known_loss = known_loss and self.loss.weighted is None
         if isinstance(inputs, dict) or not known_loss:
             return None
         layers = recognise(self.model, self.layout, inputs)
@@ -204,7 +212,8 @@ class Workspace:
             outputs = self._first_outputs(inputs, example.name)
             self.always_random = self._draws(inputs)
         self.loss = choose_loss(loss, outputs, two_rows.labels)
-        if loss == "auto" and self.loss.kind != "regression":
+        named = loss.loss if isinstance(loss, WeightedLoss) else loss
+        if named == "auto" and self.loss.kind != "regression":
             self._refuse_probabilities(example)
         labels = two_rows.labels.to(self.device)
         self._logits = 2
@@ -213,8 +222,9 @@ class Workspace:
         self._check_loss(outputs, labels, example.name)
         # Of one logit 2, and as many as outputs where each row has one class; else 0.
         self.classes = 0
-        has_class = two_rows.labels.ndim == 1
-        has_class = has_class and not two_rows.labels.is_floating_point()
+        plain_labels = self.loss.plain(two_rows.labels)
+        has_class = plain_labels.ndim == 1
+        has_class = has_class and not plain_labels.is_floating_point()
         if self.loss.kind == "binary":
             self.classes = 2
         elif outputs.ndim > 1 and has_class:
@@ -364,7 +374,9 @@ class Workspace:
         """Raise `InputError` that names the client if a label is not a class that the model has an output for."""
         if not (self.loss.is_known and self.loss.has_classes):
             return
-        all_labels = [group_rows.labels for _, group_rows in clients.groups()]
+        all_labels = [
+            self.loss.plain(group_rows.labels) for _, group_rows in clients.groups()
+        ]
         if all(not bool(self._unfit(labels).any()) for labels in all_labels):
             return
         for names, group_rows in clients.groups():
@@ -375,6 +387,7 @@ class Workspace:
         """Raise `InputError` that names the client if one of its labels is not a class that the model has an output for."""
         if not self.loss.has_classes:
             return
+        labels = self.loss.plain(labels)
         unfit = labels[self._unfit(labels)]
         if len(unfit):
             classes = "0 and 1"
@@ -486,6 +499,7 @@ class Workspace:
             self.layout.dtype,
             self.device,
             self.loss.kind,
+            self.loss.weighted,
             torch.get_num_threads(),
         )
         if key not in _STEADY_HEIGHTS:

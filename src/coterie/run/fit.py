@@ -300,7 +300,8 @@ def personalise(
     settings = with_metrics(settings, clients)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), few_collections(), raise_interrupts():
-        opened = _open(engine_spec, clients, run.module, settings)
+        weighted = clients.with_mean_weights()
+        opened = _open(engine_spec, weighted, run.module, settings)
         try:
             return finetune(opened, run, tuning, settings)
         finally:
@@ -343,4 +344,5 @@ def share_validation(
         choosing = clients_keeping_validation(method, everyone)
     if contribution:
         clients = clients.reserve_validation(choosing)
-    return clients.merge_validation(choosing)
+    # Now it is known which rows train, over which weights have mean 1.
+    return clients.merge_validation(choosing).with_mean_weights()
