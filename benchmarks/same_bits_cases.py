@@ -355,6 +355,22 @@ def _linear() -> Problem:
 
 
 @functools.cache
+def _events() -> Problem:
+    """Time to event, and the linear model of it, for a method that takes no other label."""
+    generator = torch.Generator().manual_seed(5)
+    clients = {}
+    for name in "abc":
+        inputs = torch.randn(40, 3, generator=generator)
+        time = 0.1 + torch.rand(40, generator=generator)
+        event = (torch.rand(40, generator=generator) < 0.7).float()
+        labels = torch.stack([torch.zeros(40), time, event], 1)
+        clients[name] = (inputs, labels)
+    form = ct.LabelForm("hazards", cuts=(0.5, 1.0), rates=(1.0, 1.0))
+    made = ct.data.from_tensors(clients, form=form)
+    return Problem(made, ct.models.Logistic(), {})
+
+
+@functools.cache
 def _many() -> Problem:
     """More clients than are trained at once."""
     names = tuple(f"client-{i:02d}" for i in range(37))
@@ -384,7 +400,7 @@ def _runs() -> Iterator[tuple[str, Case]]:
         settings = ARGUMENTS.get(name, ({},))
         problems = PROBLEMS
         if METHODS[name].linear_only:
-            problems = {"linear": _linear}
+            problems = {"linear": _events if name == "cox" else _linear}
         for problem, make in problems.items():
             yield f"methods/{problem}/{name}", _method_case(name, settings[0], make)
         on_workers = "batch-norm" if "batch-norm" in problems else "linear"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import numpy as np
@@ -559,3 +560,48 @@ def test_sites_refuse_weights_in_a_sentence():
 
     with pytest.raises(ct.InputError, match="leave weights out"):
         table_options({"folder": "x", "label": "died", "weights": "w"})
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "meritfed", "ditto", "scaffold", "fedproto", "isfedavg"]
+)
+def test_engines_and_kernels_agree_on_weighted_rows(method):
+    clients = ct.data.from_frames(frames(), tables=OPTIONS)
+    settings = ct.RunSettings(metrics=("auc", "brier", "auprc"))
+    runs = {}
+    for name, engine in {
+        "kernel": ct.InProcess(),
+        "loop": ct.InProcess(kernel="loop"),
+        "two": ct.InProcess(workers=2),
+    }.items():
+        runs[name] = ct.fit(method, clients, rounds=3, engine=engine, settings=settings)
+    # Workers change no bit; a kernel sums in another order than autograd.
+    for name, vector in runs["kernel"].models.items():
+        assert torch.equal(runs["two"].models[name], vector)
+        torch.testing.assert_close(runs["loop"].models[name], vector, atol=1e-4, rtol=0)
+    assert runs["two"].summary == runs["kernel"].summary
+
+
+def test_an_attack_on_labels_leaves_weights_as_they_are():
+    clients = ct.data.from_frames(frames(), tables=OPTIONS)
+    turned = ct.attacks.LabelFlip(on=("east",)).on_rows(clients, ["east"])
+    before, after = clients["east"].train.labels, turned["east"].train.labels
+    assert torch.equal(after[:, 1], before[:, 1])
+    assert torch.equal(after[:, 0], 1 - before[:, 0])
+    assert torch.equal(turned["west"].train.labels, clients["west"].train.labels)
+
+
+def test_private_steps_count_a_row_by_its_weight():
+    """Gradients of rows are scaled by weights before they are clipped, by the kernel as row by row."""
+    clients = ct.data.from_frames(frames(), tables=OPTIONS).with_mean_weights()
+    part, model = clients["east"].train, torch.nn.Linear(2, 1)
+    for bound in (None, 0.3):
+        sums = []
+        for kernel in ("auto", "loop"):
+            engine = ct.InProcess(kernel=kernel).open(
+                clients, copy.deepcopy(model), ct.RunSettings().row_loss(clients)
+            )
+            space = engine._shard.workspace
+            sums.append(space.clipped_sum(part.inputs, part.labels, bound))
+            engine.close()
+        torch.testing.assert_close(sums[0], sums[1], atol=1e-4, rtol=1e-5)

@@ -102,14 +102,15 @@ class Loss:
         """
         weights = self.weights(labels)
         if weights is None:
-            return self._unweighted_rows(outputs, labels)
+            return self.plain_rows(outputs, labels)
         plain = self.plain(labels)
         if plain.is_floating_point():
             plain = plain.to(outputs.dtype)
-        values = self._unweighted_rows(outputs, plain)
+        values = self.plain_rows(outputs, plain)
         return values * weights.to(values)
 
-    def _unweighted_rows(self, outputs: Tensor, labels: Tensor) -> Tensor:
+    def plain_rows(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each row [rows] as if all rows counted alike; labels are those of `plain`."""
         if self.own is not None:
             per_row = self.own(outputs, labels)
             if per_row.shape != labels.shape[:1]:

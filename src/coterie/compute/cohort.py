@@ -288,8 +288,13 @@ class Cohort(CohortRows):
                     out = None
                     if is_first:
                         out = head
+                    loss = workspace.loss
                     grad = kernel.gradient(
-                        of_client(x, i), cast("Tensor", inputs), labels, out=out
+                        of_client(x, i),
+                        cast("Tensor", inputs),
+                        loss.plain(labels),
+                        out=out,
+                        weights=loss.weights(labels),
                     )
                 if weight != 1:
                     grad = grad.mul_(weight)

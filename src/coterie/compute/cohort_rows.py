@@ -212,6 +212,7 @@ class CohortRows:
     def source_of(self, all_rows: Rows) -> RowSource:
         """Return where a batched kernel reads rows by their numbers among those of all clients."""
         workspace, labels = self.workspace, all_rows.labels
+        loss = workspace.loss
 
         def read_inputs(numbers: Tensor) -> Tensor:
             # No kernel takes a dict.
@@ -219,9 +220,17 @@ class CohortRows:
 
         def read_labels(numbers: Tensor) -> Tensor:
             chosen = labels.index_select(0, numbers.to(labels.device))
+            return loss.plain(chosen).to(workspace.device)
+
+        if loss.weighted is None:
+            return RowSource(read_inputs, read_labels)
+        (weights,) = labels[:, -1:].unbind(1)
+
+        def read_weights(numbers: Tensor) -> Tensor:
+            chosen = weights.index_select(0, numbers.to(weights.device))
             return chosen.to(workspace.device)
 
-        return RowSource(read_inputs, read_labels)
+        return RowSource(read_inputs, read_labels, read_weights)
 
     def _select(
         self, part: Rows, client: int, numbers: NDArray[np.int64] | None

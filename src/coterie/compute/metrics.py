@@ -440,7 +440,13 @@ def c_index(
     """Harrell's C of time to event: the share of comparable pairs in which the one with the earlier event has the higher risk.
 
     Outputs are cumulative hazards [rows, 2] until the horizon and until the last cut, as `LabelForm.read` gives them, and labels
-    entry, time and event in horizons. With weights [rows] a pair counts the product of both.
+    entry, time and event in horizons. With weights a pair counts the product of both.
+
+    Args:
+        outputs: Cumulative hazards [rows, 2].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
 
     >>> hazard = torch.tensor([[0.3, 0.9], [0.1, 0.2]])
     >>> c_index(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards")
@@ -461,6 +467,12 @@ def horizon_brier(
 ) -> float | None:
     """Brier score of the predicted survival at the horizon, weighed by the inverse of being followed so long; outputs as of `c_index`.
 
+    Args:
+        outputs: Cumulative hazards [rows, 2].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
+
     >>> hazard = torch.tensor([[0.5, 0.9], [0.1, 0.2]])
     >>> round(horizon_brier(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards"), 3)
     0.188
@@ -477,6 +489,12 @@ def horizon_calibration(
     outputs: Tensor, labels: Tensor, kind: Kind, weights: Tensor | None = None
 ) -> float | None:
     """How far the mean predicted survival at the horizon is from that of Kaplan and Meier; outputs as of `c_index`.
+
+    Args:
+        outputs: Cumulative hazards [rows, 2].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
 
     >>> hazard = torch.tensor([[0.5, 0.9], [0.1, 0.2]])
     >>> round(horizon_calibration(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards"), 3)

@@ -70,6 +70,9 @@ def gradient_each(
             cohort, in_kernel, part, **row_choice
         ):
             kernel.train(x, chunk, kernel.feed(chunk, source), GRADIENT, result)
+            if source.weights is not None and batch_size is None:
+                for i in chunk.members:
+                    result[i] *= cohort.size(i, part) / cohort.mass(i, part, None)
             cohort.spent["row_gradients"] += int(chunk.counts.sum())
     return result
 
@@ -96,19 +99,25 @@ def losses_each(
             cohort, in_kernel, part, **row_choice
         ):
             counts = chunk.counts[0].tolist()
-            labels = source.labels(torch.from_numpy(chunk.rows[0].reshape(-1)))
+            numbers = torch.from_numpy(chunk.rows[0].reshape(-1))
+            labels = source.labels(numbers)
+            weights = None if source.weights is None else source.weights(numbers)
             # Filled up to full vector registers, so that no row's loss depends on how many rows there are.
             spare = -len(labels) % LANES
             labels = torch.cat([labels, labels[torch.arange(spare) % len(labels)]])
             for q in range(xs.shape[1]):
                 outputs = kernel.outputs(xs[:, q], chunk, source).flatten(0, 1)
                 outputs = pad(outputs, (0, 0, 0, spare))
-                losses = cohort.workspace.loss.rows(outputs, labels).double().cpu()
-                by_client = losses[: len(labels) - spare].view(len(counts), -1)
+                losses = cohort.workspace.loss.plain_rows(outputs, labels)
+                losses = losses[: len(labels) - spare].double().cpu()
+                if weights is not None:
+                    losses = losses * weights.cpu()
+                by_client = losses.view(len(counts), -1)
                 for i, count, values in zip(
                     chunk.members, counts, by_client, strict=True
                 ):
-                    result[i, q] = values[:count].sum() / count
+                    mass = cohort.mass(i, part, batch_size)
+                    result[i, q] = values[:count].sum() / mass
                 cohort.spent["row_losses"] += sum(counts)
     return result
 

@@ -180,10 +180,11 @@ Gather = Callable[[Tensor], Tensor]
 
 
 class RowSource(NamedTuple):
-    """A source of rows: inputs as the model takes them, and labels."""
+    """A source of rows: inputs as the model takes them, labels, and weights, where rows do not count alike."""
 
     inputs: Gather
     labels: Gather
+    weights: Gather | None = None
 
 
 class Chunk(NamedTuple):

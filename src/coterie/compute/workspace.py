@@ -164,8 +164,6 @@ class Workspace:
         """The batched kernel, if it knows this model and this loss."""
         inputs = sample(example.train.inputs)
         known_loss = self.loss.own is None and self.loss.form is None
-        # A kernel counts each row of a batch once.
-        known_loss = known_loss and self.loss.weighted is None
         if isinstance(inputs, dict) or not known_loss:
             return None
         layers = recognise(self.model, self.layout, inputs)
@@ -617,7 +615,8 @@ class Workspace:
         """The same as one vector [d]."""
         in_kernel = penalty is None and not self.tells_loss
         if self.batched is not None and in_kernel and isinstance(inputs, Tensor):
-            return self.batched.gradient(self.x, inputs, labels)
+            plain, weights = self.loss.plain(labels), self.loss.weights(labels)
+            return self.batched.gradient(self.x, inputs, plain, weights=weights)
         return torch.cat(
             [g.reshape(-1) for g in self.gradients(inputs, labels, penalty)]
         )
@@ -652,7 +651,8 @@ class Workspace:
         gradient counts 0, where there is a bound.
         """
         if self._of_rows is not None and isinstance(inputs, Tensor):
-            return self._of_rows.clipped_sum(self.head, inputs, labels, bound)
+            plain, weights = self.loss.plain(labels), self.loss.weights(labels)
+            return self._of_rows.clipped_sum(self.head, inputs, plain, bound, weights)
         dim = self.layout.dim
         total = self.x.new_zeros(dim)
         height = max(1, ROW_GRADIENTS // dim)
