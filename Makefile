@@ -83,7 +83,7 @@ mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes 
 claims: $(VENV)/.dev  ## is the answer of each embedded example stable? 21 runs of each with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims
 
-privacy: $(VENV)/.dev  ## does joining pay behind row noise, at which epsilon? generated sites and hospitals, into docs/results/privacy.md (3 minutes on a quiet core)
+privacy: $(VENV)/.dev  ## does joining pay behind row noise, at which epsilon? generated sites and hospitals, into docs/results/privacy.md (10 minutes on a quiet core)
 	$(BIN)/python -m benchmarks.privacy
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes; finished federations are kept)
@@ -145,11 +145,11 @@ format: $(VENV)/.dev  ##! format the code
 docs: $(VENV)/.dev  ##! the documentation as a site in site/, with warnings and broken links as errors
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs docs site
 
-bench: $(VENV)/.dev  ## speed as ratios against the barest loop, and what grows around a step; writes benchmarks/results and the table of docs/performance.md
+bench: $(VENV)/.dev  ## speed as ratios against the barest loop, what must not grow, and curves of what does; writes benchmarks/results, the table and the pictures of docs/performance.md (an hour)
 	$(BIN)/python benchmarks/run.py
-	$(BIN)/python benchmarks/run.py scale --anew --minutes 30
+	$(BIN)/python benchmarks/run.py scale growth --anew --minutes 30
 
-bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop than when benchmarks/results was written, or a start, an evaluation or memory dearer? (two minutes, four on another kind of machine)
+bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop than when benchmarks/results was written, or a start, an evaluation or memory dearer, or what must not grow with names and targets growing? (four minutes, six on another kind of machine)
 	$(BIN)/python -m benchmarks.check
 
 bench-peers: $(VENV)/.dev  ## four works against pfl-research, fedjax, FedLab and Flower, which it installs under build/peers (about 45 minutes)

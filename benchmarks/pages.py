@@ -47,8 +47,12 @@ WORKS = {
 
 
 def write_summary(docs: Path = ROOT / "docs") -> None:
-    """Write the table of docs/performance.md."""
+    """Write the table and the pictures of docs/performance.md."""
+    # Here, since what draws reads results, too.
+    from benchmarks.curves import write_pictures
+
     between(docs / "performance.md", summary(), "speed")
+    write_pictures(read(RESULTS / "growth.json"), docs / "images")
 
 
 def summary(folder: Path = RESULTS) -> str:

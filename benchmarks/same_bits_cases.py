@@ -355,19 +355,18 @@ def _linear() -> Problem:
 
 
 @functools.cache
-def _events() -> Problem:
-    """Time to event, and the linear model of it, for a method that takes no other label."""
-    generator = torch.Generator().manual_seed(5)
-    clients = {}
+def _hazards() -> Problem:
+    """Times to an event of rows that are seen from the beginning, for methods of hazard ratios."""
+    draw = torch.Generator().manual_seed(0)
+    rows = {}
     for name in "abc":
-        inputs = torch.randn(40, 3, generator=generator)
-        time = 0.1 + torch.rand(40, generator=generator)
-        event = (torch.rand(40, generator=generator) < 0.7).float()
-        labels = torch.stack([torch.zeros(40), time, event], 1)
-        clients[name] = (inputs, labels)
-    form = ct.LabelForm("hazards", cuts=(0.5, 1.0), rates=(1.0, 1.0))
-    made = ct.data.from_tensors(clients, form=form)
-    return Problem(made, ct.models.Logistic(), {})
+        inputs = torch.randn(40, 2, generator=draw)
+        times = torch.rand(40, generator=draw) * torch.exp(-inputs[:, 0])
+        events = (torch.rand(40, generator=draw) < 0.7).float()
+        rows[name] = inputs, torch.stack([torch.zeros(40), times, events], 1)
+    form = ct.LabelForm("hazards", cuts=(1.0,), rates=(1.0,))
+    clients = ct.data.from_tensors(rows, form=form)
+    return Problem(clients, ct.models.Logistic(), {})
 
 
 @functools.cache
@@ -400,10 +399,12 @@ def _runs() -> Iterator[tuple[str, Case]]:
         settings = ARGUMENTS.get(name, ({},))
         problems = PROBLEMS
         if METHODS[name].linear_only:
-            problems = {"linear": _events if name == "cox" else _linear}
+            problems = {"linear": _linear}
+        if name == "cox":
+            problems = {"hazards": _hazards}
         for problem, make in problems.items():
             yield f"methods/{problem}/{name}", _method_case(name, settings[0], make)
-        on_workers = "batch-norm" if "batch-norm" in problems else "linear"
+        on_workers = "batch-norm" if "batch-norm" in problems else next(iter(problems))
         yield (
             f"workers/{on_workers}/{name}",
             _method_case(name, settings[0], problems[on_workers], workers=2),

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -356,6 +357,8 @@ def _files(quick: bool) -> Case:
 
 def _growing(axis: str, method: str, size: int) -> Case:
     """Rounds of a method with so many parameters and 10 clients, or with so many clients of whom 10 take part in a round."""
+    if axis == "targets":
+        return _all_targets(method, size)
     by_clients = axis == "clients"
     model: Any
     if by_clients:
@@ -385,6 +388,30 @@ def _growing(axis: str, method: str, size: int) -> Case:
                 return {"forecast": float(forecasts[0])}
         start, *rounds = np.diff(marks).tolist()
         return {"start": start, "seconds": float(np.median(rounds[1:-1]))}
+
+    return measured
+
+
+def _all_targets(method: str, size: int) -> Case:
+    """Rounds of a method in which each of so many clients is a target."""
+    some = speed_cases.linear_clients(size)
+    methods: dict[str, Any] = {
+        "fedavg": ct.FedAvg(speed_cases.LOCAL),
+        "meritfed": speed_cases.ALL_TARGETS,
+        "meritfed-cheap": replace(speed_cases.ALL_TARGETS, cheap_above=1),
+    }
+
+    def measured() -> dict[str, float]:
+        marks: list[float] = [time.process_time()]
+        settings = ct.RunSettings(
+            evaluate=6,
+            strict_wire=False,
+            callbacks=(lambda number: marks.append(time.process_time()),),
+        )
+        ct.fit(methods[method], some, "logistic", 6, settings=settings)
+        start, *rounds = np.diff(marks).tolist()
+        # A mean: the cheap form asks its targets in every second round alone.
+        return {"start": start, "seconds": float(np.mean(rounds[1:-1]))}
 
     return measured
 

@@ -30,7 +30,7 @@ MARKS = ("o", "s", "D")
 
 def draw(evidence: Evidence, figure: Mapping[str, Any]) -> str:
     """Return one figure as SVG."""
-    plt = _pyplot()
+    plt = pyplot()
     drawing, axes = plt.subplots(figsize=(WIDTH, HEIGHT), layout="constrained")
     if "points" in figure:
         _draw_points(evidence, figure, axes)
@@ -44,7 +44,7 @@ def draw(evidence: Evidence, figure: Mapping[str, Any]) -> str:
     drawing.legend(
         loc="outside lower center", ncols=2, fontsize=8, frameon=False, handlelength=2.6
     )
-    return _svg(plt, drawing)
+    return as_svg(plt, drawing)
 
 
 def _draw_curves(evidence: Evidence, figure: Mapping[str, Any], axes: Any) -> None:
@@ -136,7 +136,8 @@ def _band(
     )
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Return pyplot, set so that the same numbers give the same bytes."""
     from matplotlib import pyplot
 
     pyplot.switch_backend("svg")
@@ -150,7 +151,8 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _svg(plt: Any, figure: Any) -> str:
+def as_svg(plt: Any, figure: Any) -> str:
+    """Return a figure of pyplot as SVG, and close it."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)

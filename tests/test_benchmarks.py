@@ -295,6 +295,46 @@ def test_a_cost_that_grew_twice_fails_the_check(check, tmp_path, monkeypatch, ca
     ]
 
 
+def test_what_must_hold_fails_the_check_if_it_is_missed_twice(
+    check, tmp_path, monkeypatch, capsys
+):
+    cases = [{"case": "names"}, {"case": "cheap"}, {"case": "precision"}]
+    (tmp_path / "scale.json").write_text(json.dumps({"runs": cases}))
+    now = {
+        "names": iter([{"times": 1.5}, {"times": 1.1}]),
+        "cheap": iter([{"times": 4.4}]),
+        "precision": iter([{"share": 0.8, "gain": 1.6}, {"share": 0.7, "gain": 1.6}]),
+    }
+    monkeypatch.setattr(check, "measure_case", lambda case: next(now[case]))
+    assert check.main(tmp_path) == 1
+    said = [line for line in capsys.readouterr().out.splitlines() if "must" in line]
+    missed = [line.split(":")[0] for line in said if "MISSED" in line]
+    assert missed == ["names times", "precision share", "precision share"]
+    assert len(said) == 7
+
+
+def test_a_curve_leaves_out_what_was_too_large_to_run():
+    from benchmarks.curves import curve
+
+    fedavg = {"axis": "clients", "method": "fedavg"}
+    runs = [
+        {**fedavg, "size": 1000, "seconds": 0.5},
+        {**fedavg, "size": 10, "seconds": 0.2},
+        {**fedavg, "size": 10**6, "forecast": 1e12},
+        {"axis": "targets", "method": "fedavg", "size": 30, "seconds": 9.0},
+    ]
+    assert curve({"runs": runs}, "clients", "fedavg") == ([10, 1000], [0.2, 0.5])
+
+
+def test_the_page_of_speed_shows_a_curve_for_each_axis():
+    from benchmarks.growth import SIZES
+
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for axis in SIZES:
+        assert f"images/growth-{axis}.svg" in page
+        assert (ROOT / "docs" / "images" / f"growth-{axis}.svg").exists()
+
+
 def test_without_the_commit_of_another_machines_result_nothing_is_measured(
     check, tmp_path, capsys
 ):

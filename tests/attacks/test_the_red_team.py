@@ -310,9 +310,10 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
 
 
 LOSSES_OF_ROWS = {
-    "cohort",
-    "cohort_rows",
+    "cohort_losses",
     "oracle",
+    "probe",
+    "row_gradients",
     "workspace",
     "attack",
     "trees",

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.base.errors import InputError
 from coterie.cli.options import build_parser
-from coterie.cli.site import _site_of
+from coterie.sites.commands import _site_of
 
 
 def all_parsers(parser, words=()):

@@ -34,8 +34,8 @@ LEVELS = [
     {"run"},
     {"report"},
     {"study"},
-    {"sites"},
     {"cli", "__main__"},
+    {"sites"},
 ]
 """A room imports from its own level and from those before it; whatever is not named is above all of them."""
 
@@ -123,6 +123,25 @@ def test_imports_point_downwards():
 )
 def test_an_import_that_points_elsewhere_is_found(file, name):
     assert not may_import(SOURCE / file, name)
+
+
+def test_only_the_room_of_sites_imports_it():
+    elsewhere = [path for path in FILES if room(name_of(path)) != "sites"]
+    importing = []
+    for path in elsewhere:
+        for name, line in imports(path):
+            if room(name) == "sites":
+                importing.append(f"{path}:{line} imports {name}")
+    assert importing == []
+
+
+def test_a_run_its_report_and_its_command_load_nothing_of_sites():
+    code = """import sys
+sys.modules["coterie.sites"] = None  # whoever imports it now has an error
+import coterie as ct
+ct.fit("fedavg", "heart-disease", rounds=1)
+import coterie.report.html, coterie.study.compare, coterie.cli.show, coterie.cli.present"""
+    assert "torch" in modules_after(code)
 
 
 # ---- circles

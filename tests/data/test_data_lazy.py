@@ -123,8 +123,8 @@ def test_training_evaluation_and_outcomes_read_in_blocks(path, monkeypatch, tmp_
     monkeypatch.setattr(core_rows, "CHUNK", 8)
     monkeypatch.setattr(core_rows, "LOOKED_AT", 6)
     monkeypatch.setattr("coterie.compute.cohort_rows.BLOCK", 4 * 10)
-    monkeypatch.setattr("coterie.compute.workspace.HEIGHTS", {16: 1 << 24})
-    monkeypatch.setattr("coterie.compute.workspace._STEADY_HEIGHTS", {})
+    monkeypatch.setattr("coterie.compute.heights.HEIGHTS", {16: 1 << 24})
+    monkeypatch.setattr("coterie.compute.heights._STEADY_HEIGHTS", {})
     counts = []
     data = kinds(path)["items"]
     source = data.train.inputs.source

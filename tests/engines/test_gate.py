@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import site
 from coterie.cli.main import main
+from coterie.sites import commands as site
 from coterie.sites.flare import cell_gate, doors, people, trial
 from coterie.sites.flare.doors import Cell
 from coterie.sites.flare.trial import flare_words, try_gate

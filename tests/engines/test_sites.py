@@ -25,8 +25,8 @@ import coterie.compute.metrics  # noqa: F401 - the settings of a site may name t
 from coterie.base.errors import InputError, RunError
 from coterie.cli import main as cli
 from coterie.config.local import LocalSGD, Steps
+from coterie.contract.encoding import decode, encode
 from coterie.contract.federation import Federation, QuorumError
-from coterie.contract.wire import decode, encode
 from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.report.answer import answer_lines
 from coterie.report.html import write
@@ -364,9 +364,7 @@ def test_what_an_operator_accepts_travels_to_the_server(monkeypatch, tmp_path):
         "coterie.sites.flare.submit._start",
         lambda session, message, sites: sent.append(message) or "job",
     )
-    monkeypatch.setattr(
-        "coterie.cli.commands._present", lambda *arguments, **options: 0
-    )
+    monkeypatch.setattr("coterie.cli.present.present", lambda *arguments, **options: 0)
     (tmp_path / "kits" / "operator@coterie.org").mkdir(parents=True)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / ".submission.json").write_text('{"run": "r", "job": "j"}')

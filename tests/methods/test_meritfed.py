@@ -77,8 +77,8 @@ MUTANTS = {
         ("compute/anchored.py", "anchor = x.mean(0)", "anchor = x[0]"),
         (
             "compute/anchored.py",
-            "(delta - replies.delta[client])[:dim]",
-            "torch.zeros_like(models[t, :dim])",
+            "(updates - replies.delta[clients])[:, :dim]",
+            "torch.zeros_like(models[targets, :dim])",
         ),
         (
             "compute/anchored.py",
@@ -92,9 +92,10 @@ MUTANTS = {
         ),
         (
             "compute/anchored.py",
-            "visited[t, positions[client]] = models[t, :dim]",
+            "visited[places] = models[targets, :dim]",
             "pass",
         ),
+        ("compute/anchored.py", "deltas[..., :dim] += values", "pass"),
         ("compute/anchored.py", "deltas[t, :, :dim] += values[t, positions]", "pass"),
         ("algorithms/meritfed.py", "factor = m.oracle_every", "factor = 1"),
         (
@@ -570,6 +571,22 @@ def test_the_loss_oracle_points_along_the_gradient_oracle():
     assert float(estimate.norm() / slope.norm()) == pytest.approx(1, abs=0.15)
     one = descent(problem, replace(method, oracle="loss"))
     assert not torch.allclose(one, slope, rtol=0.1)
+
+
+def test_accelerated_descent_by_losses_goes_below_the_plain_one():
+    problem = logistic()
+    plain = MeritFed("b", FULL, md_steps=12, md_step=0.3, oracle="loss", directions=100)
+    first, second = (
+        run(method, problem, 1).history.select("phi_after", "b")[0][1]
+        for method in (plain, replace(plain, accelerate=True))
+    )
+    assert second < first
+
+
+@pytest.mark.parametrize("field", [{"oracle": "gradient"}, {"damping": True}])
+def test_accelerated_descent_needs_losses_and_no_damping(field):
+    with pytest.raises(InputError, match=r"accelerate needs oracle = \"loss\""):
+        MeritFed("b", accelerate=True, **{"oracle": "loss", **field})
 
 
 # ---- Adam at the server
@@ -1219,6 +1236,25 @@ def test_anchored_rounds_written_in_numpy():
     for t in "ad":
         np.testing.assert_allclose(found.models[t].numpy(), x[t], rtol=1e-9)
         assert list(found.weights[t].values()) == pytest.approx(w[t].tolist(), rel=1e-9)
+
+
+def test_offsets_of_those_that_take_part_are_added_to_their_updates():
+    problem, names = logistic(), sorted(SIZES)
+    method = MeritFed(("a", "d"), MINI, md_step=20.0, uploads="anchored")
+    before = trained(method, problem, 3, clients_per_round=3).state
+    found = trained(method, problem, 4, clients_per_round=3)
+    present = [names.index(n) for n in sorted(found.weights["a"])]
+    offsets = found.state.offsets[:, present]
+    assert len(present) == 3
+    assert before.offsets[:, present].any()
+
+    anchor = before.x.mean(0)
+    deltas = cohort_of(problem, round=4).train(anchor, MINI)[present] - anchor
+    for t, target in enumerate(found.state.targets):
+        own_weights = found.weights[target]
+        weights = torch.tensor([own_weights[n] for n in sorted(own_weights)])
+        moved = weights.double() @ (deltas + offsets[t]).double()
+        torch.testing.assert_close(found.state.x[t], before.x[t] + moved)
 
 
 def test_anchored_uploads_cost_two_trainings_whatever_the_number_of_targets():

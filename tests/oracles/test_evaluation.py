@@ -10,9 +10,9 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.loss import Kind
 from coterie.base.rows import Part, Rows
+from coterie.compute.heights import HEIGHTS
 from coterie.compute.metrics import find_metrics
 from coterie.compute.segments import Segments, pad_and_apply
-from coterie.compute.workspace import HEIGHTS
 from coterie.config.registry import METRICS
 from federations import Problem, cohort_of
 

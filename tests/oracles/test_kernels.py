@@ -14,11 +14,17 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
-from coterie.compute import kernels, local_training, oracle, workspace
+from coterie.compute import (
+    cohort_rows,
+    kernel_choice,
+    kernels,
+    local_training,
+    oracle,
+)
 from coterie.compute.cohort import Cohort
 from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.kernels import Batched, Layer, recognise
-from coterie.compute.local_training import Quadratic
+from coterie.compute.step_hooks import Quadratic
 from coterie.compute.workspace import Workspace
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.exchange import HELD_BYTES
@@ -499,7 +505,7 @@ def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
 
 
 def test_where_a_product_depends_on_its_company_the_loop_trains(monkeypatch, caplog):
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     monkeypatch.setattr(kernels.Batched, "steady", lambda self: False)
     with caplog.at_level(logging.INFO, "coterie"):
         assert cohort(problem("mlp")).workspace.batched is None
@@ -513,7 +519,7 @@ def test_each_layer_is_tried_alone_once_in_its_true_width(monkeypatch):
         tried.append((self.layers, self.kind))
         return honest(self)
 
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     monkeypatch.setattr(kernels.Batched, "steady", steady)
     batched = cohort(problem("mlp")).workspace.batched
     cohort(problem("mlp"))
@@ -525,7 +531,7 @@ def test_each_layer_is_tried_alone_once_in_its_true_width(monkeypatch):
 
 
 def test_a_layer_beyond_the_budget_is_not_tried_and_the_loop_trains(monkeypatch):
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     monkeypatch.setattr(kernels, "_PROBED", 8)
     monkeypatch.setattr(kernels.Batched, "train", None)
     assert cohort(problem("mlp")).workspace.batched is None
@@ -543,7 +549,7 @@ def test_company_that_changes_a_bit_is_seen(monkeypatch):
     assert (
         cohort(problem("mlp")).workspace.batched is not None
     )  # what was found before is kept
-    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernel_choice, "_STEADY", {})
     assert cohort(problem("mlp")).workspace.batched is None
 
 
@@ -621,6 +627,39 @@ def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeyp
         assert torch.equal(
             oracle.losses_each(alone, xs[i : i + 1], ["train"], **asked)[0], losses[i]
         )
+
+
+def test_all_rows_of_the_same_clients_are_read_once_for_all_steps(monkeypatch):
+    given = problem("mlp", torch.float32)
+    everybody = cohort(given)
+    count, x = len(everybody.names), everybody.workspace.x.clone()
+    x = x + 0.1 * randoms(count, len(x), dtype=torch.float32)
+    parts = ["train"] * count
+    reads, take = [], cohort_rows.take
+    monkeypatch.setattr(
+        cohort_rows, "take", lambda *asked: reads.append(1) or take(*asked)
+    )
+    first = oracle.gradient_each(everybody, x, parts)
+    read_once = len(reads)
+    assert read_once > 0
+    assert torch.equal(oracle.gradient_each(everybody, x, parts), first)
+    oracle.losses_each(everybody, x[:, None], parts)
+    assert len(reads) == read_once
+
+    # Other clients, and others in between, are asked about their own rows.
+    order = [5, 2, 9]
+    some = everybody.only(order)
+    of_some = oracle.gradient_each(some, x[order], parts[:3])
+    assert len(reads) > read_once
+    assert torch.equal(of_some, first[order])
+    assert torch.equal(oracle.gradient_each(everybody, x, parts), first)
+
+    # A minibatch is drawn again in each step.
+    before = len(reads)
+    for step in range(2):
+        asked = {"batch_size": 8, "purpose": f"oracle/{step}"}
+        oracle.gradient_each(everybody, x, parts, **asked)
+    assert len(reads) > before + 1
 
 
 def test_in_double_precision_the_calls_are_those_of_the_loop():

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie.compute.kernels import Batched
 from coterie.compute.workspace import Workspace
 from coterie.config.local import LocalSGD, Steps
+from coterie.data import from_tensors
 from coterie.models import CNN, MLP
 from federations import Problem, build, cohort_of, seeded
 
@@ -124,6 +125,41 @@ def test_a_step_reads_no_number_and_leaves_nothing_behind(name, monkeypatch):
         operation for operation in between if "_local_scalar_dense" in operation
     ]
     assert watched.held[0] == watched.held[1]
+
+
+class Launches(TorchDispatchMode):
+    """The number of operations that a device would be given; a view of a tensor is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        aliases = [value.alias_info for value in func._schema.returns]
+        is_view = any(alias and not alias.is_write for alias in aliases)
+        self.count += not is_view
+        return func(*args, **(kwargs or {}))
+
+
+def launches_of_a_step(problem, names, batch_size):
+    """What one more local step of these clients launches."""
+    counts = []
+    for steps in (3, 4):
+        cohort = cohort_of(problem, names)
+        local = LocalSGD(lr=0.1, steps=Steps(steps), batch_size=batch_size)
+        with Launches() as launches:
+            cohort.train(cohort.workspace.x.clone(), local)
+        counts.append(launches.count)
+    return counts[1] - counts[0]
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 16])
+def test_a_kernel_launches_as_much_for_one_client_as_for_many(count):
+    # Few inputs, so that the rows of all steps are gathered at once.
+    rows = (torch.randn(32, 20), torch.arange(32) % 10)
+    clients = from_tensors({f"c{i:02d}": rows for i in range(16)})
+    problem = Problem(clients, seeded(lambda: MLP((64, 30)).build((20,), 10)))
+    assert launches_of_a_step(problem, clients.names[:count], 8) <= 24
 
 
 @pytest.mark.filterwarnings(

@@ -449,3 +449,80 @@ def test_the_duality_gap_bounds_the_distance_to_the_minimum_of_a_quadratic():
 def test_the_duality_gap_names_bad_arguments(weights, slope, sentence):
     with pytest.raises(ValueError, match=sentence):
         mirror.duality_gap(weights, slope)
+
+
+# ---- accelerated steps
+
+
+def quadratic(seed, n):
+    """phi(w) = 1/2 w'Qw - b'w of an ill-conditioned Q, its gradient, and its smoothness by |d|_1."""
+    g = np.random.default_rng(seed)
+    root = g.normal(size=(n, n)) * np.logspace(0, -2, n)
+    q, b = root.T @ root, 0.1 * g.normal(size=n)
+
+    def phi(w):
+        w = np.asarray(w)
+        return float(w @ q @ w / 2 - b @ w)
+
+    return phi, lambda w: q @ np.asarray(w) - b, float(np.abs(q).max())
+
+
+@quick
+@given(st.integers(0, 100), st.integers(2, 30), st.integers(1, 60))
+def test_accelerated_steps_keep_the_bound_of_tseng(seed, n, steps):
+    phi, gradient, smooth = quadratic(seed, n)
+    found = mirror.entropic_descent(
+        gradient, uniform(n), steps=steps, step=1 / smooth, accelerated=True
+    )
+    rivals = np.random.default_rng(seed).dirichlet(np.full(n, 0.3), 20)
+    for rival in [*np.eye(n), *rivals]:
+        divergence = float(np.sum(rival * np.log(np.maximum(rival * n, 1e-300))))
+        bound = 4 * divergence * smooth / (steps + 1) ** 2
+        assert phi(found) <= phi(rival) + bound + 1e-12
+
+
+def test_accelerated_steps_come_nearer_than_as_many_plain_ones():
+    for seed in range(5):
+        phi, gradient, smooth = quadratic(seed, 20)
+        how = {"steps": 100, "step": 1 / smooth}
+        plain = mirror.entropic_descent(gradient, uniform(20), **how)
+        fast = mirror.entropic_descent(gradient, uniform(20), accelerated=True, **how)
+        excess = [
+            float(gradient(w) @ np.asarray(w) - gradient(w).min())
+            for w in (plain, fast)
+        ]
+        assert phi(fast) < phi(plain)
+        assert excess[1] < excess[0] / 2
+
+
+def test_one_accelerated_step_is_a_plain_one_and_rows_are_solved_apart():
+    start = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]], dtype=torch.float64)
+    centres = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]], dtype=torch.float64)
+
+    def solve(rows, **how):
+        about = centres[rows]
+        return mirror.entropic_descent(
+            lambda w: w - about, start[rows], step=0.7, **how
+        )
+
+    both = slice(None)
+    one = solve(both, steps=1)
+    assert torch.equal(solve(both, steps=1, accelerated=True), one)
+    together = solve(both, steps=9, accelerated=True)
+    for row in (0, 1):
+        assert torch.equal(solve(row, steps=9, accelerated=True), together[row])
+
+
+@pytest.mark.parametrize(
+    "how", [{"step": "line-search"}, {"step": 1.0, "damping": True}]
+)
+def test_accelerated_steps_are_neither_damped_nor_searched_for(how):
+    with pytest.raises(ValueError, match="accelerated"):
+        mirror.entropic_descent(
+            lambda w: w,
+            [0.5, 0.5],
+            steps=2,
+            value=lambda w: 0.0,
+            accelerated=True,
+            **how,
+        )

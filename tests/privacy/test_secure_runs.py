@@ -247,7 +247,11 @@ def test_the_table_is_read_written_and_refused():
     tables = {**TABLES, "methods": [{"name": "local"}, {"name": "fedavg"}]}
     experiment = Experiment.from_tables(tables, "x.toml")
     assert experiment.run.secure == ct.SecureSums(threshold=3)
-    assert experiment.tables()["secure"] == {"threshold": 3, "clip": 10.0}
+    assert experiment.tables()["secure"] == {
+        "threshold": 3,
+        "clip": 10.0,
+        "curious": 1,
+    }
     with pytest.raises(
         InputError, match="'median' needs the vectors of single clients"
     ):
@@ -270,7 +274,7 @@ def test_a_comparison_in_python_has_secure_sums_and_says_so(tmp_path):
         methods, clients_of(), rounds=1, seeds=1, settings=settings, folder=tmp_path
     )
     written = tomllib.loads((tmp_path / "experiment.toml").read_text())
-    assert written["secure"] == {"threshold": 3, "clip": 2.0}
+    assert written["secure"] == {"threshold": 3, "clip": 2.0, "curious": 1}
     assert "behind masks" in (tmp_path / "notes.json").read_text()
     with pytest.raises(InputError, match="'median' needs the vectors"):
         ct.compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -15,8 +16,8 @@ from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute.metrics import DEFAULT_METRICS
 from coterie.config.run import PARTS, Tuning
-from coterie.run.fit import personalise
 from coterie.run.personalisation import tunable
+from coterie.run.personalise import personalise
 from coterie.run.result import Run
 from federations import (
     PROBLEMS,
@@ -306,3 +307,61 @@ def test_a_last_layer_without_a_bias_is_named():
 def test_wrong_settings_are_refused(settings, field):
     with pytest.raises(InputError, match=f"Tuning.{field} must be"):
         Tuning(**settings)
+
+
+def alike(spread: float, rows: int) -> Clients:
+    """Clients with one logit, whose slopes differ from (2, -1) by so much."""
+    clients = []
+    for number, name in enumerate("abcd"):
+        g = torch.Generator().manual_seed(number)
+        slopes = torch.tensor([2.0, -1.0], dtype=torch.float64)
+        slopes = slopes + spread * torch.randn(2, generator=g, dtype=torch.float64)
+        parts = []
+        for count in (rows, 40, 4000):
+            x = torch.randn(count, 2, generator=g, dtype=torch.float64)
+            risk = torch.sigmoid(x @ slopes + number - 1.5)
+            labels = torch.rand(count, generator=g, dtype=torch.float64) < risk
+            parts.append(Part(x, labels.long()))
+        clients.append(Client(name, *parts))
+    return Clients(clients)
+
+
+def pooled_of(problem: Problem, slopes: list[float]) -> Run:
+    """A run whose model has these slopes, pooled at home."""
+    x = torch.tensor([*slopes, 0.0], dtype=torch.float64)
+    run = dataclasses.replace(trained(problem), models={"*": x})
+    return personalise(run, problem.clients, "pool")
+
+
+@pytest.mark.parametrize(("spread", "near"), [(0.0, True), (3.0, False)])
+def test_pooling_at_home_goes_as_far_as_the_rows_of_a_client_say(spread, near):
+    clients = alike(spread, 300)
+    problem = Problem(clients, seeded(lambda: torch.nn.Linear(2, 1), torch.float64))
+    tuned = pooled_of(problem, [2.0, -1.0])
+    variances = chosen(tuned, "tuning_variance")
+    assert all((variance < 0.1) == near for variance in variances.values())
+
+
+def test_slopes_of_noise_do_no_harm_to_whoever_pools_at_home():
+    """A common model that is far off costs a client with enough rows next to nothing; good slopes help one with few."""
+    model = seeded(lambda: torch.nn.Linear(2, 1), torch.float64)
+    many = Problem(alike(0.0, 300), model)
+    good, bad = (rows(pooled_of(many, slopes)) for slopes in ([2, -1], [-9, 9]))
+    assert all(bad[c]["loss"] < good[c]["loss"] + 0.02 for c in good)
+    few = Problem(alike(0.0, 8), model)
+    good, none = (rows(pooled_of(few, slopes)) for slopes in ([2, -1], [0, 0]))
+    assert sum(r["loss"] for r in good.values()) < sum(r["loss"] for r in none.values())
+
+
+def test_pooling_at_home_needs_no_validation_rows_and_trains_on_them():
+    clients = alike(0.0, 60)
+    problem = Problem(clients, seeded(lambda: torch.nn.Linear(2, 1), torch.float64))
+    without = Problem(clients.merge_validation(), problem.model)
+    one, two = (pooled_of(p, [2.0, -1.0]).models for p in (problem, without))
+    assert all(torch.equal(one[name], two[name]) for name in "abcd")
+
+
+def test_pooling_at_home_is_for_linear_models():
+    problem = PROBLEMS["dropout"]()
+    with pytest.raises(InputError, match="not one linear layer with bias"):
+        personalise(trained(problem), problem.clients, "pool")

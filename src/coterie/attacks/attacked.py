@@ -15,6 +15,7 @@ from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.rng import Rng
 from coterie.config.rules import check_object, overrides
 from coterie.config.schema import wire_type
+from coterie.contract.attack import Attack
 from coterie.contract.engine import Engine
 from coterie.contract.filters import (
     WRONG_SHAPE,
@@ -24,7 +25,6 @@ from coterie.contract.filters import (
     in_order,
     streams,
 )
-from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
@@ -135,6 +135,7 @@ class Attacked(Engine):
     Attributes:
         attack: what the attackers do.
         attackers: their names, sorted.
+        changes_replies: whether they say something else than they compute.
 
     Raises `InputError` if the engine is one of real machines, or a name is unknown.
 
@@ -160,6 +161,9 @@ class Attacked(Engine):
         self.model, self.loss = engine.model, engine.loss
         self.simulated, self.serves = True, engine.serves
         self.needs_all = overrides(self.attack, Attack, "rewrite")
+        self.changes_replies = self.needs_all or overrides(
+            self.attack, Attack, "corrupt"
+        )
         self._filter = _travelling_filter(Corrupted(self.attack, self.attackers))
 
     def ask(self, ask: Ask) -> Answer:

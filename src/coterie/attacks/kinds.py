@@ -16,7 +16,7 @@ from coterie.base.rng import Rng, normal
 from coterie.base.rows import Rows
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, is_number, one_of
 from coterie.config.schema import options, wire_type
-from coterie.contract.method import Attack
+from coterie.contract.attack import Attack
 from coterie.contract.replies import VECTORS
 
 _STATISTICS = one_of("honest", "all")

@@ -216,6 +216,13 @@ def row_size(inputs: Held) -> int:
     return max(1, sum(map(prod, row_shapes(inputs).values())))
 
 
+def each_tensor(change: Callable[[Tensor], Any], inputs: Inputs) -> Any:
+    """Return `change` of the inputs, or of each of their tensors by name, where a row has several."""
+    if isinstance(inputs, dict):
+        return {name: change(value) for name, value in inputs.items()}
+    return change(inputs)
+
+
 def tensors_by_name(inputs: Inputs) -> Mapping[str, Tensor]:
     """Tensors by name; one that has none is called `inputs`."""
     if isinstance(inputs, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import shlex
 import sys
@@ -11,11 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.base.errors import InputError, RunError, require
+from coterie.base.errors import InputError, require
 from coterie.base.interrupts import raise_interrupts
+from coterie.cli.entry import site_commands
 from coterie.cli.flags import optional_path
+from coterie.cli.present import MENDED, goes_on, mend, present, rounds_on_disk
 from coterie.cli.show import list_data, list_methods, say, show_one
-from coterie.cli.site import SITE_COMMANDS
 
 if TYPE_CHECKING:
     from coterie.cli.progress import Progress
@@ -104,18 +104,6 @@ def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
     return fitting
 
 
-MENDED = "once this is mended, go on"
-
-
-def _rounds_on_disk(every: int | None) -> str:
-    """Say which complete rounds are saved."""
-    if every is None:
-        return "rounds are saved, but for the last half second at most"
-    if every == 1:
-        return "every complete round is saved"
-    return f"one round in {every} is saved"
-
-
 def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     from coterie.cli.progress import Progress
     from coterie.study.layout import choose_folder, is_run
@@ -138,26 +126,18 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
             progress.stop()
             farewell = "stopped before the first round; nothing was saved"
             if is_run(folder):
-                saved = _rounds_on_disk(experiment.run.save_every)
-                farewell = f"stopped; {saved}. Go on {_goes_on(folder)}"
+                saved = rounds_on_disk(experiment.run.save_every)
+                farewell = f"stopped; {saved}. Go on {goes_on(folder)}"
             sys.stderr.write(farewell + "\n")
             return 130
         except Exception as error:
             if is_run(folder) and not isinstance(error, InputError | OSError):
                 args.run = folder
                 error.add_note(
-                    f"{_rounds_on_disk(experiment.run.save_every)}; {MENDED} {_goes_on(folder)}"
+                    f"{rounds_on_disk(experiment.run.save_every)}; {MENDED} {goes_on(folder)}"
                 )
             raise
-    return _present(folder, args, html=not args.no_report)
-
-
-def _goes_on(folder: Path, *command: str) -> str:
-    """Say by which command a run that stopped goes on: this one, or one that names the file in its folder."""
-    command_line = shlex.join(
-        ["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"]
-    )
-    return f"with:\n  {command_line}"
+    return present(folder, args, html=not args.no_report)
 
 
 def _choose_settings(
@@ -176,139 +156,6 @@ def _choose_settings(
     return chosen
 
 
-def _present(
-    folder: Path,
-    args: argparse.Namespace,
-    html: bool,
-    insist: bool = False,
-    threshold: float | str | None = None,
-    smallest: float | None = None,
-) -> int:
-    from coterie.base.files import read_json
-    from coterie.report.answer import answer_lines, width_of_terminal
-    from coterie.report.privacy import curve_lines, curves_as_json
-    from coterie.report.results import Results
-    from coterie.report.table import render
-    from coterie.report.verdicts import verdict
-
-    _mend(folder)
-    results = Results.load(folder, threshold, smallest)
-    page: Path | None = None
-    missing = ""
-    if html:
-        from coterie.report.html import write_page
-
-        try:
-            page = write_page(results)
-        except InputError as error:  # after hours of training, a report that cannot be made is no failure
-            if insist:
-                raise
-            missing = str(error)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
-            missing = f"{folder} cannot be written ({error.strerror})"
-    if args.json:
-        rows = read_json(folder / "summary.json", list)
-        verdicts = {
-            client: verdict(results, client)._asdict() for client in results.clients
-        }
-        answer = {
-            "folder": str(folder),
-            "runs": results.runs,
-            "predicts": results.predicts,
-            "rows": rows,
-            "verdicts": verdicts,
-        }
-        say(
-            json.dumps(
-                {
-                    **answer,
-                    "differences": results.comparisons.rows,
-                    "notes": results.notes,
-                    "privacy": curves_as_json(results),
-                },
-                indent=1,
-            )
-        )
-        return 0
-    if args.tables:
-        say(render(results).rstrip())
-        say()
-    ends = [f"run directory  {folder}"]
-    if page is not None:
-        ends.append(f"report         {page}")
-    elif missing:
-        ends.append(f"no HTML report: {missing}")
-    # A run of methods behind noise is answered by its curves alone.
-    curves = [*curve_lines(results, width_of_terminal())]
-    if curves:
-        printed = [*curves, *ends]
-    else:
-        printed = answer_lines(results, ends=ends)
-    for line in printed:
-        say(line)
-    return 0
-
-
-def _mend(folder: Path) -> None:
-    from coterie.run.hashes import (
-        is_intact,
-        refuse_damaged_outcomes,
-        refuse_other_records,
-    )
-
-    refuse_damaged_outcomes(folder)
-    refuse_other_records(folder)
-    if not is_intact(folder):
-        from coterie.study.tables import mend_tables
-
-        for name in mend_tables(folder):
-            sys.stderr.write(
-                f"note: {folder / name} was damaged; it is made again from the rounds that were saved\n"
-            )
-
-
-# ---- sites elsewhere
-
-
-def _submit(args: argparse.Namespace) -> int:
-    import dataclasses
-
-    from coterie.cli.progress import Progress
-    from coterie.sites.flare.submit import submit
-    from coterie.sites.plan import read_plan
-    from coterie.study.layout import choose_folder, is_run
-
-    path = Path(args.plan)
-    experiment = read_plan(path).experiment
-    if args.out is not None:
-        experiment = dataclasses.replace(
-            experiment, run=dataclasses.replace(experiment.run, out=args.out)
-        )
-    folder = choose_folder(experiment, args.resume)
-    with raise_interrupts(), Progress(quiet=args.json) as progress:
-        try:
-            submit(
-                path,
-                folder,
-                resume=args.resume,
-                accept_change=args.accept_change,
-                accept=args.accept,
-                kits=optional_path(args.kits),
-                command=shlex.join(args.typed),
-                watch=progress.show_sites,
-                say=progress.say,
-            )
-        except RunError as error:
-            if is_run(folder):
-                error.add_note(
-                    f"{_rounds_on_disk(1)}; {MENDED} {_goes_on(folder, 'submit', args.plan, '--out', str(folder))}"
-                )
-            raise
-    return _present(folder, args, html=not args.no_report)
-
-
 # ---- what a run left
 
 
@@ -319,14 +166,14 @@ def _report(args: argparse.Namespace) -> int:
         from coterie.study.combine import combine_runs, default_folder
 
         for run in runs:
-            _mend(run)
+            mend(run)
         folder = optional_path(args.out) or default_folder(runs)
         combine_runs(runs, folder, new_rows=args.new_rows)
     elif args.out is not None or args.new_rows:
         raise InputError(
             "--out and --new-rows are for several runs; name them behind each other"
         )
-    return _present(
+    return present(
         folder,
         args,
         html=not args.no_html,
@@ -398,7 +245,7 @@ def _finalise(args: argparse.Namespace) -> int:
     run = Path(args.folder)
     if args.own is not None and is_final(run):
         return _solve_own(args, run)
-    _mend(run)
+    mend(run)
     results = Results.load(run, args.threshold)
     took_part = args.client in results.names
     method = args.method or _default_method(results, args.client)
@@ -430,7 +277,7 @@ def _finalise(args: argparse.Namespace) -> int:
     if args.own is not None:
         solve_own(target, Path(args.own), target, client=args.client)
     except_tuning = ""
-    if results.personal_part(method):
+    if results.keeps_rows_to_tune(method):
         except_tuning = " but those that choose how it is tuned"
     say(
         f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}"
@@ -506,7 +353,7 @@ def _predict(args: argparse.Namespace) -> int:
         if threshold is not None:
             threshold = float(threshold_of(threshold))
     else:
-        _mend(folder)
+        mend(folder)
         if args.client is None:
             raise InputError(f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
@@ -606,8 +453,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "methods": list_methods,
     "data": list_data,
     "show": show_one,
-    **SITE_COMMANDS,
-    "submit": _submit,
+    **site_commands().COMMANDS,
     "report": _report,
     "plan-rows": _plan_rows,
     "verify": _verify,

@@ -55,3 +55,41 @@ def flag_texts(args: argparse.Namespace) -> Mapping[str, Any]:
 def optional_path(text: str | None) -> Path | None:
     """The path that was typed; None where the option was left out."""
     return None if text is None else Path(text)
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """Add `--resume` to the parser of a command that makes a run directory."""
+    parser.add_argument(
+        "--resume", action="store_true", help="resume where this run stopped"
+    )
+
+
+def add_accept_change(parser: argparse.ArgumentParser) -> None:
+    """Add `--accept-change` to the parser of a command that goes on with what was made before."""
+    parser.add_argument(
+        "--accept-change",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="go on although this has changed since: a file such as own.py, data, or a name of the machine such as torch",
+    )
+
+
+def add_printing(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say in which form an answer is printed."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print rows, verdicts, differences and notes as JSON, and nothing else",
+    )
+    parser.add_argument("--no-report", action="store_true", help="write no HTML report")
+    add_tables_flag(parser)
+
+
+def add_tables_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--tables` to the parser of a command that prints an answer."""
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="print the tables of all metrics before the answer",
+    )

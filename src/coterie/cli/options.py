@@ -8,12 +8,14 @@ from typing import Any, NoReturn
 
 from coterie import __version__
 from coterie.base.errors import InputError, nearest
-from coterie.cli.flags import add_command, add_flags
-from coterie.cli.site import (
-    add_operator_commands,
-    add_purge,
-    add_site_commands,
-    add_wheels,
+from coterie.cli.entry import site_commands
+from coterie.cli.flags import (
+    add_accept_change,
+    add_command,
+    add_flags,
+    add_printing,
+    add_resume,
+    add_tables_flag,
 )
 
 EPILOG = """examples:
@@ -39,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_experiments(commands)
     _add_listings(commands)
-    _add_site_commands(commands)
+    site_commands().add_commands(commands)
     _add_results(commands)
     _add_track(commands)
     return parser
@@ -91,7 +93,7 @@ def _add_experiments(commands: Any) -> None:
         "--methods",
         metavar="A,B",
         help="names or FILE.py:NAME, separated by commas; all: every method; fedavg+bias: "
-        "each client tunes that part of its model after training (all, last or bias)",
+        "each client tunes that part of its model after training (all, last or bias; pool: a linear model)",
     )
     compare.add_argument(
         "--privacy",
@@ -117,9 +119,9 @@ def _add_experiments(commands: Any) -> None:
             help="first choose each method's settings on validation rows",
         )
         _add_set(parser, "any key: meritfed.md_step=.3, run.evaluate=5")
-        _add_resume(parser)
-        _add_accept_change(parser)
-        _add_printing(parser)
+        add_resume(parser)
+        add_accept_change(parser)
+        add_printing(parser)
         add_flags(parser)
 
     check = add_command(
@@ -149,40 +151,6 @@ def _add_set(parser: argparse.ArgumentParser, explanation: str) -> None:
         metavar="KEY=VALUE",
         dest="settings",
         help=explanation,
-    )
-
-
-def _add_resume(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--resume", action="store_true", help="resume where this run stopped"
-    )
-
-
-def _add_accept_change(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--accept-change",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="go on although this has changed since: a file such as own.py, data, or a name of the machine such as torch",
-    )
-
-
-def _add_printing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print rows, verdicts, differences and notes as JSON, and nothing else",
-    )
-    parser.add_argument("--no-report", action="store_true", help="write no HTML report")
-    _add_tables_flag(parser)
-
-
-def _add_tables_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tables",
-        action="store_true",
-        help="print the tables of all metrics before the answer",
     )
 
 
@@ -216,67 +184,6 @@ def _add_listings(commands: Any) -> None:
         help="such as meritfed, heart-disease, mlp, ray, ipm, run or FILE.py:NAME",
     )
     show.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_site_commands(commands: Any) -> None:
-    deploy = add_command(
-        commands, "deploy", "make the kits with which sites join a plan (NVIDIA FLARE)"
-    )
-    deploy.add_argument("plan", help="an experiment's TOML file with a [deploy] table")
-    deploy.add_argument(
-        "--kits",
-        metavar="FOLDER",
-        help="where to write them; default: kits of [deploy]",
-    )
-    deploy.add_argument(
-        "--keys-at-sites",
-        action="store_true",
-        help="make no kits of sites: each makes its own key (coterie site request)",
-    )
-    deploy.add_argument(
-        "--authority",
-        metavar="FOLDER",
-        help="where to keep the key that signs certificates; default: ca of the kits",
-    )
-    deploy.add_argument(
-        "--described",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="what the sites have written with `coterie site describe`, to be stated in the plan before kits are made",
-    )
-    add_wheels(deploy)
-
-    site = commands.add_parser(
-        "site", help="at a site: check, approve and audit what a plan asks of it"
-    )
-    add_site_commands(
-        site.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    )
-
-    add_operator_commands(commands)
-    add_purge(commands)
-
-    submit = add_command(
-        commands, "submit", "run a plan on its sites and bring the run directory back"
-    )
-    submit.add_argument("plan", help="the TOML file with the [deploy] table")
-    submit.add_argument(
-        "--kits",
-        metavar="FOLDER",
-        help="the folder of the kits; default: kits of [deploy]",
-    )
-    submit.add_argument("--out", help="run directory; default: runs/NAME")
-    _add_resume(submit)
-    _add_accept_change(submit)
-    submit.add_argument(
-        "--accept",
-        metavar="SITE:COLUMN",
-        action="append",
-        default=[],
-        help="take the mean and deviation of this column although they are far from the others': you have asked that site",
-    )
-    _add_printing(submit)
 
 
 def _add_results(commands: Any) -> None:
@@ -313,7 +220,7 @@ def _add_results(commands: Any) -> None:
         metavar="D",
         help="the smallest effect of interest, instead of that of the run: .01, or what you type (no training)",
     )
-    _add_tables_flag(report)
+    add_tables_flag(report)
 
     plan = add_command(
         commands,
@@ -372,7 +279,7 @@ def _add_results(commands: Any) -> None:
         metavar="FILE",
         help="a new hospital's rows: its own model under what the clients share; FOLDER may be a finalised model",
     )
-    _add_accept_change(finalise)
+    add_accept_change(finalise)
     _add_threshold(finalise)
 
     predict = add_command(

@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.base.spelling import duration
 from coterie.run.files import ALL
-from coterie.study.progress import Event
-
-if TYPE_CHECKING:
-    from coterie.sites.flare.submit import Watched
+from coterie.study.progress import Event, Watched
 
 SLOW = 5.0
 """Seconds after which a site that was asked is called slow."""

@@ -75,7 +75,10 @@ def _override_behind_noise(
     epsilons = privacy_curve.epsilons_of(args.privacy)
     entries = tables["methods"]
     if args.methods is None:
-        entries = _method_tables(",".join(privacy_curve.METHODS), presets)
+        names = [*privacy_curve.METHODS]
+        if _is_linear(tables, args):
+            names.append(privacy_curve.POOLED)
+        entries = _method_tables(",".join(names), presets)
     tables["methods"] = privacy_curve.spread_methods(entries, epsilons)
     tables.pop("tune", None)
     # Evaluated once: what is read off a curve is what the last model is worth.

@@ -76,18 +76,26 @@ def anchored_updates(
         [x[:, :dim].expand(count, -1), anchor[dim:].expand(count, -1)], dim=1
     )
     values, visited = offsets.values.clone(), offsets.visited.clone()
+    # A copy of what is kept for those that take part, which are mostly all.
+    are_all = len(positions) == values.shape[1]
     if len(x) > 1:  # in the first round all models are the anchor
-        for visits in _turns(
-            models[:, :dim], weights[:, positions], visited[:, positions]
-        ):
-            answers = _visit(federation, replies, models, visits, local)
-            for t, client, delta in answers:
-                values[t, positions[client]] = (delta - replies.delta[client])[:dim]
-                visited[t, positions[client]] = models[t, :dim]
+        own_weights, own_visited = weights, offsets.visited
+        if not are_all:
+            own_weights, own_visited = weights[:, positions], visited[:, positions]
+        for visits in _turns(models[:, :dim], own_weights, own_visited):
+            targets, clients, updates = _visit(
+                federation, replies, models, visits, local
+            )
+            places = targets, positions[clients]
+            values[places] = (updates - replies.delta[clients])[:, :dim]
+            visited[places] = models[targets, :dim]
     deltas = replies.delta.expand(count, -1, -1).clone()
-    # Of all targets at once the gathered offsets would take as much memory as the updates.
-    for t in range(count):
-        deltas[t, :, :dim] += values[t, positions]
+    if are_all:
+        deltas[..., :dim] += values
+    else:
+        # Of all targets at once the gathered offsets would take as much memory as the updates.
+        for t in range(count):
+            deltas[t, :, :dim] += values[t, positions]
     return replies, models, deltas, Offsets(values, visited)
 
 
@@ -118,8 +126,8 @@ def _visit(
     models: Tensor,
     visits: list[tuple[int, int]],
     local: LocalSGD,
-) -> list[tuple[int, int, Tensor]]:
-    """Updates (target, client, delta) of the clients of these visits; without those that fail now."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets [k], clients [k] and updates [k, d + b] of these visits; without those that fail now."""
     by_name = {replies.clients[client]: (target, client) for target, client in visits}
     starts = models[torch.tensor([target for target, _ in visits])]
     try:
@@ -127,9 +135,7 @@ def _visit(
             list(by_name), own_update, need=0.0, x=PerClient(starts), local=local
         )
     except QuorumError:
-        return []
-    updates = []
-    for name, delta in zip(answers.clients, answers.delta, strict=True):
-        target, client = by_name[name]
-        updates.append((target, client, delta))
-    return updates
+        nobody = torch.zeros(0, dtype=torch.int64)
+        return nobody, nobody, replies.delta[:0]
+    answered = torch.tensor([by_name[name] for name in answers.clients])
+    return answered[:, 0], answered[:, 1], answers.delta

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -16,17 +14,22 @@ from torch import Tensor
 from coterie.base.clients import PARTS, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, fork_generators, seed_noise
-from coterie.base.rows import Inputs, Part, Rows, row_size, rows, take, take_rows
+from coterie.base.rows import (
+    Inputs,
+    Part,
+    Rows,
+    each_tensor,
+    rows,
+    take,
+)
 from coterie.base.vector import Layout
-from coterie.compute.segments import RowSource, Segments
-from coterie.compute.workspace import Workspace, each_tensor
+from coterie.compute.segments import RowSource
+from coterie.compute.workspace import Workspace
 from coterie.contract.memory import ClientState, MemoryView
 
 Batch = tuple[Inputs, Tensor]
 BLOCK = 1 << 24
 """Elements gathered at once for several local steps."""
-GROUP = 1 << 22
-"""Numbers in the inputs, or labels, of clients that are evaluated together."""
 
 
 @dataclass(frozen=True)
@@ -173,38 +176,6 @@ class CohortRows:
             return self.batch_rows(client, part, batch_size)
         return float(weights.sum())
 
-    def groups(self, part: str) -> Iterator[list[int]]:
-        """Yield the clients that have rows of this part, as many at a time as have few numbers in all."""
-        all_rows: Rows | None = getattr(self.clients, part)
-        if all_rows is None:
-            return
-        places = np.asarray(self.index, dtype=np.int64)
-        sizes = all_rows.offsets[places + 1] - all_rows.offsets[places]
-        (present,) = np.nonzero(sizes)
-        per_row = max(row_size(all_rows.inputs), all_rows.labels[:1].numel())
-        group = (np.cumsum(sizes[present]) * per_row) // GROUP
-        for number in np.unique(group):
-            yield present[group == number].tolist()
-
-    def labels_of(self, group: Sequence[int], part: str) -> tuple[Tensor, Segments]:
-        """Return the labels of some clients on the CPU without weights, and whose they are; these have the weights."""
-        stored, segments = self.stored_labels_of(group, part)
-        loss = self.workspace.loss
-        weighted = Segments(segments.place, segments.count, loss.weights(stored))
-        return loss.plain(stored), weighted
-
-    def stored_labels_of(
-        self, group: Sequence[int], part: str
-    ) -> tuple[Tensor, Segments]:
-        """Return the labels of some clients on the CPU as the loss takes them, and whose they are."""
-        all_rows: Rows = getattr(self.clients, part)
-        places = np.array([self.index[i] for i in group])
-        low = all_rows.offsets[places]
-        sizes = all_rows.offsets[places + 1] - low
-        row_numbers = _stored_numbers(all_rows, _runs(low, sizes))
-        labels = take_rows(all_rows.labels, row_numbers)
-        return labels.cpu(), Segments.of(sizes)
-
     def training_rows(self, client: int, numbers: NDArray[np.int64] | None) -> Batch:
         """Return a client's training rows of these numbers, or all, as the model takes them."""
         return self._ready(self._select(self.clients.train, client, numbers))
@@ -284,158 +255,6 @@ class CohortRows:
         if self.workspace.random:
             self.workspace.seed_noise(self.rng(client, f"{purpose}/layers").seed())
 
-    def chunks(
-        self,
-        x: Tensor,
-        part: str,
-        batch_size: int | None,
-        purpose: str,
-        mode: str,
-        share: slice | None = None,
-        *,
-        load: bool = True,
-    ) -> Iterator[tuple[int, Inputs, Tensor]]:
-        """Read the batch of every client in turn, with the client's model loaded.
-
-        Args:
-            x: Model [d + b], or one per client [n, d + b].
-            part: Part of the rows, or `fresh`.
-            batch_size: Rows of a random batch; None: all rows.
-            purpose: Name of the random batch.
-            mode: `eval` or `train`.
-            share: Some rows of the batch.
-            load: Leave the model as it is if false.
-
-        Yields:
-            Position of the client, inputs and labels of some rows at once (`Part.chunks`).
-        """
-        if mode not in ("eval", "train"):
-            raise InputError(f"mode must be eval or train; got {mode!r}")
-        workspace = self.workspace
-        # Only on a change: it walks through all modules.
-        if workspace.model.training != (mode == "train"):
-            workspace.train(mode == "train")
-        if load and x.ndim == 1:
-            workspace.load(x)
-        noisy = mode == "eval" and workspace.always_random
-        noise: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if noisy:
-            noise = workspace.noise()
-        # Each share of a batch draws by itself.
-        start, layers_purpose = 0, purpose
-        if share is not None:
-            start, layers_purpose = share.start or 0, f"{purpose}/{share.start}"
-        with noise:
-            for i in range(len(self.names)):
-                if load and x.ndim > 1:
-                    workspace.load(x[i])
-                if mode == "train" or noisy:
-                    self.restart_layers(i, layers_purpose)
-                read = start
-                for piece in self._batch(i, part, batch_size, purpose, share).chunks():
-                    inputs, labels = self._ready(piece)
-                    if mode == "train" and part == "train":
-                        inputs = self.transform(i, inputs, purpose, read)
-                    read += len(labels)
-                    yield i, inputs, labels
-
-    def _batch(
-        self,
-        client: int,
-        part: str,
-        batch_size: int | None,
-        purpose: str,
-        share: slice | None,
-    ) -> Part:
-        if part == "fresh":
-            rng = self.rng(client, purpose).child(part)
-            fresh_rows = self._draw(client, batch_size, rng)
-            if share is not None:
-                fresh_rows = fresh_rows.select(share)
-            return fresh_rows
-        part_rows = self.rows_of(part, client)
-        numbers = self.batch_numbers(client, part, batch_size, purpose, share)
-        return self._select(part_rows, client, numbers)
-
-    def batch_numbers(
-        self,
-        client: int,
-        part: str,
-        batch_size: int | None,
-        purpose: str,
-        share: slice | None = None,
-    ) -> NDArray[np.int64] | None:
-        """Return the row numbers of a batch among the client's own rows; None: all rows in their order. Arguments as for `chunks`."""
-        numbers = None
-        size = self.size(client, part)
-        if share is not None or (batch_size is not None and batch_size < size):
-            rng = self.rng(client, purpose).child(part)
-            numbers = rng.permutation(size, batch_size)
-        if numbers is not None and share is not None:
-            numbers = numbers[share]
-        self.require_enough(client, numbers, part)
-        return numbers
-
-    def _draw(self, client: int, batch_size: int | None, rng: Rng) -> Part:
-        if self.clients.draw is None or batch_size is None:
-            raise InputError(
-                f"fresh rows of client {self.names[client]!r} cannot be drawn: that takes data whose distribution is known, as "
-                "mean-estimation or clients made with `with_draw`, and a batch size; take validation or train rows"
-            )
-        return self.clients.draw(self.names[client], batch_size, rng)
-
-
-@torch.no_grad()
-def answers_of(
-    workspace: Workspace, all_rows: Rows, clients: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Outputs and losses that the loaded model gives for all rows of some clients, one client behind the other, on the CPU.
-
-    Rows are read in blocks of one of the workspace's heights. A client's begin at a multiple of the least; where they end before one,
-    its first row fills up. Without heights each client is read by itself.
-
-    Args:
-        workspace: With the model.
-        all_rows: Rows of all clients in one part.
-        clients: Positions of the clients, which have rows of this part.
-    """
-    outputs, losses = [], []
-    if not workspace.heights:
-        workspace.train(False)
-        for client in clients:
-            part = all_rows.part(client)
-            # A model whose output is its parameter would give that parameter.
-            chunks = [
-                workspace.model(workspace.prepare(chunk.read())).detach()
-                for chunk in part.chunks()
-            ]
-            outputs.append(torch.cat(chunks))
-            labels = part.labels.to(workspace.device)
-            losses.append(workspace.loss.rows(outputs[-1], labels).cpu())
-        return torch.cat([answer.cpu() for answer in outputs]), torch.cat(losses)
-
-    # Every client gets a multiple of the lowest height: its own rows, then its first row again (number 0, not counted).
-    owners, lowest_height = np.asarray(clients), workspace.heights[-1]
-    low = all_rows.offsets[owners]
-    sizes = all_rows.offsets[owners + 1] - low
-    padded_sizes = -(-sizes // lowest_height) * lowest_height
-    number = _runs(np.zeros_like(padded_sizes), padded_sizes)
-    is_counted = number < np.repeat(sizes, padded_sizes)
-    row_numbers = np.repeat(low, padded_sizes) + number * is_counted
-    places = _stored_numbers(all_rows, row_numbers)
-    begin, end, part = 0, len(number), Part(all_rows.inputs, all_rows.labels)
-    while begin < end:
-        height = next(h for h in workspace.heights if h <= end - begin)
-        piece = part.select(places[begin : begin + height])
-        answer, values = workspace.answer(
-            workspace.prepare(piece.read()), piece.labels.to(workspace.device)
-        )
-        outputs.append(answer.cpu())
-        losses.append(values.cpu())
-        begin += height
-    counted = torch.from_numpy(is_counted)
-    return torch.cat(outputs)[counted], torch.cat(losses)[counted]
-
 
 def pick_rows(
     places: slice | NDArray[np.int64], numbers: NDArray[np.int64]
@@ -445,18 +264,6 @@ def pick_rows(
         first: int = places.start
         return numbers + first
     return places[numbers]
-
-
-def _stored_numbers(all_rows: Rows, positions: NDArray[np.int64]) -> Tensor:
-    """Return where the rows at these positions, client by client, are stored."""
-    if all_rows.index is not None:
-        positions = all_rows.index[positions]
-    return torch.from_numpy(positions)
-
-
-def _runs(low: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return low[0], low[0] + 1, ..., so many numbers as sizes[0] says, then those from low[1] on."""
-    return np.repeat(low - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
 
 
 def _row(inputs: Inputs, k: int) -> Any:

@@ -469,13 +469,12 @@ class Batched:
             weights.append(weight)
         return activations, weights
 
-    def outputs(self, x: Tensor, chunk: Chunk, source: RowSource) -> Tensor:
-        """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the rows of its first step; nothing is trained."""
+    def outputs(self, x: Tensor, chunk: Chunk, inputs: Tensor) -> Tensor:
+        """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the inputs of its first step; nothing is trained."""
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
         own = self._split(_select(x, members))
         models = [self._align(v).expand(slots, -1, -1) for v in own]
-        inputs, _, _ = next(self.feed(chunk, source))
         batch = chunk.rows.shape[2]
         sides = self._sides(models, models, self._space(slots, batch), [])
         outputs = self._forward(sides, inputs)

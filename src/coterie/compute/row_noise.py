@@ -6,6 +6,8 @@ is a plain Gaussian event, of mu = 1 / noise_multiplier.
 The sum plus noise is rounded to a grid before anything else is made of it. Low bits of a float tell which numbers were added
 (I. Mironov, "On Significance of the Least Significant Bits for Differential Privacy", CCS 2012); what follows is arithmetic on
 the grid's points.
+
+In a sum behind masks each client adds a part of the noise, as integers (`NoisyGrid`).
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, require
 from coterie.compute.cohort_rows import Batch, CohortRows
+from coterie.compute.discrete_gaussian import discrete_gaussian
+from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.workspace import Workspace
-from coterie.config.local import RowNoise
+from coterie.config.row_noise import RowNoise
+from coterie.contract.fixed_point import NOISE_BITS, NoisyGrid
 
 FINENESS = 10
 """The grid has a step of sigma / 2^FINENESS at most: rounding adds less than 1e-7 to the variance."""
@@ -51,8 +57,8 @@ class PrivateRows:
     ) -> None:
         self._cohort, self._noise = cohort, noise
         # Where noise is simulated, its stream is public and hides nothing.
-        stream = cohort.rng(client, "row noise").child(*purpose)
-        self._simulated = stream.generator()
+        self._stream = cohort.rng(client, "row noise").child(*purpose)
+        self._simulated = self._stream.generator()
         numbers = np.arange(cohort.size(client), dtype=np.int64)
         cohort.require_enough(client, numbers)
         self._batch = cohort.training_rows(client, numbers)
@@ -66,11 +72,33 @@ class PrivateRows:
     def gradient(self) -> Tensor:
         """Return the noisy mean of the clipped gradients at the loaded model [d]."""
         noise, workspace = self._noise, self._cohort.workspace
-        total = workspace.clipped_sum(*self._batch, noise.clip).double()
+        total = self._clipped_sum()
         if noise.noise_multiplier and noise.clip is not None:
             sigma = noise.noise_multiplier * noise.clip
             total = to_grid(total + sigma * self._normal(total), sigma)
         return (total / len(self._batch[1])).to(workspace.layout.dtype)
+
+    def words(self, parties: int, factor: float) -> Tensor:
+        """Return what this client adds to a sum behind masks at the loaded model: integers [d], int64, with its part of the noise.
+
+        Args:
+            parties: Clients whose noise makes that of the sum.
+            factor: In [0, 1], of the sum before noise.
+        """
+        total = self._clipped_sum()
+        grid = NoisyGrid(self._noise, parties, len(total))
+        generator = np.random.default_rng(self._stream.seed())
+
+        def draw(count: int) -> NDArray[np.uint64]:
+            return generator.integers(0, 2**64, count, dtype=np.uint64)
+
+        drawn = discrete_gaussian(len(total), NOISE_BITS, draw)
+        return grid.encode(factor * total) + torch.from_numpy(drawn).to(total.device)
+
+    def _clipped_sum(self) -> Tensor:
+        """The sum of clipped gradients at the loaded model, float64 [d]."""
+        total = clipped_sum(self._cohort.workspace, *self._batch, self._noise.clip)
+        return total.double()
 
     def _normal(self, total: Tensor) -> Tensor:
         """N(0, 1) [d]; under a key it follows from all that the step says, so that the same is told again with the same noise."""
@@ -82,6 +110,42 @@ class PrivateRows:
         vectors = [vector.cpu().numpy().tobytes() for vector in (workspace.x, total)]
         secret = workspace.secret_normal(b"".join([settings, *vectors]), count)
         return torch.from_numpy(secret).to(total.device)
+
+
+def noisy_row_sums(
+    cohort: CohortRows, x: Tensor, noise: RowNoise, parties: int, factors: Tensor
+) -> Tensor:
+    """Return the integers [n, d] that clients add to a sum behind masks, each with a part of the noise.
+
+    Args:
+        cohort: The clients.
+        x: Model [d].
+        noise: Bound of a row, and the noise of the sum.
+        parties: Clients whose noise makes that of the sum.
+        factors: Of each client's sum [n], in [0, 1].
+
+    Raises:
+        InputError: A step of this model is no sum over rows, or the noise is one that hides nothing.
+    """
+    workspace = cohort.workspace
+    require(noise.noise_multiplier > 0, "a noisy sum needs noise_multiplier > 0")
+    # Parties have keys of their own, and the stream of a simulation would hide nothing from others.
+    require(
+        workspace.secret_normal is None,
+        "noise in sums is for one machine as yet; leave out [secure]",
+    )
+    augments = cohort.clients.transform is not None
+    check_private(workspace, augments=augments, hooks=False)
+    words = torch.empty(
+        len(cohort.names), cohort.layout.dim, dtype=torch.int64, device=workspace.device
+    )
+    with workspace.training():
+        for i, factor in enumerate(factors.tolist()):
+            workspace.load(x)
+            rows = PrivateRows(cohort, i, noise, "sum")
+            cohort.spent["row_gradients"] += cohort.size(i)
+            words[i] = rows.words(parties, factor)
+    return words
 
 
 def check_private(workspace: Workspace, *, augments: bool, hooks: bool) -> None:

@@ -446,6 +446,8 @@ class RunTable(StudySettings):
 
 
 PARTS = ("all", "last", "bias")
+"""What may be tuned by steps."""
+POOL = "pool"
 """Settings that can be tuned."""
 _WITH_ZERO = Rule(
     lambda v: list_of(COUNT, "").test(v) and 0 in v,
@@ -459,13 +461,15 @@ class Tuning:
     """Settings of personalisation: `personalise` of a [[methods]] entry.
 
     Attributes:
-        part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone.
+        part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone; or `pool`: of
+            a linear model each client solves for slopes that are drawn to those that it was given, as far as its own rows say, and
+            for its own intercept. That takes no steps, and no validation rows.
         steps: numbers of steps to choose from; 0, the model as it is, is among them.
         lr: learning rates to choose from, each > 0.
         batch_size: rows of a step; default: all training rows.
     """
 
-    part: Annotated[str, one_of(*PARTS)] = "bias"
+    part: Annotated[str, one_of(*PARTS, POOL)] = "bias"
     steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
     lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (
         0.01,
@@ -473,6 +477,11 @@ class Tuning:
         1.0,
     )
     batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
+
+    @property
+    def chooses(self) -> bool:
+        """Return True if validation rows choose, so that nothing may be trained on them."""
+        return self.part != POOL
 
 
 _THRESHOLD = Rule(

@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, cut
-from coterie.base.vector import Layout, Sum, average
+from coterie.base.vector import Layout, average
+from coterie.contract.encoding import send
 from coterie.contract.engine import Engine
 from coterie.contract.filters import unpack_answer
 from coterie.contract.memory import NEVER
@@ -27,7 +26,6 @@ from coterie.contract.replies import (
     Average,
     Replies,
     error_of_all,
-    find_strays,
     list_failures,
     medians,
     misfits,
@@ -36,14 +34,7 @@ from coterie.contract.replies import (
     stack,
 )
 from coterie.contract.task import Task
-from coterie.contract.wire import (
-    Answer,
-    Ask,
-    Block,
-    ClientCost,
-    nbytes,
-    send,
-)
+from coterie.contract.wire import Answer, Ask, Block, ClientCost, nbytes
 
 
 class AskRecord(NamedTuple):
@@ -147,7 +138,8 @@ A batched kernel gains nothing from company whose weights do not fit into the ca
 REMOTE_BYTES = 1 << 30
 """Bytes of such vectors from clients that are elsewhere. An ask costs them a message, so of large models alone few are asked at once:
 two whose replies have 400 MB, sixty-four with 16 MB."""
-_SINGLE = "an average takes one vector [d + b] of each client"
+SINGLE = "an average takes one vector [d + b] of each client"
+"""What is wrong with a field of another shape."""
 
 
 def clients_at_once(layout: Layout, serves: int) -> int:
@@ -162,8 +154,8 @@ def clients_at_once(layout: Layout, serves: int) -> int:
     return min(AT_ONCE, max(1, serves, fitting))
 
 
-def _shares(names: Iterable[str], weights: Mapping[str, float]) -> Tensor:
-    """The weights of these clients, float64 [n]."""
+def shares_of(names: Iterable[str], weights: Mapping[str, float]) -> Tensor:
+    """Return the weights of these clients, float64 [n]."""
     return torch.tensor([weights[name] for name in names], dtype=torch.float64)
 
 
@@ -201,22 +193,28 @@ class Exchange(Generic[R]):
 
     def average(self, weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors with these `weights` of clients, and all else stacked."""
-        engine = self.engine
-        serves = engine.serves if engine.simulated else 0
-        at_once = clients_at_once(engine.layout, serves)
-        if len(weights) <= at_once or engine.needs_all or self.observer is not None:
-            return self.mean(self.collect(), weights)
-        return self._average_blocks(weights, at_once)
+        return self.mean(self.collect(), weights)
+
+    def held_at_once(self) -> int:
+        """How many clients' vectors are held at once where only their average is wanted."""
+        serves = self.engine.serves if self.engine.simulated else 0
+        return clients_at_once(self.engine.layout, serves)
+
+    def fits(self) -> bool:
+        """Return True if the vectors of all clients are held at once: there are few, or somebody must see all of them."""
+        if self.engine.needs_all or self.observer is not None:
+            return True
+        return len(self.ask.names) <= self.held_at_once()
 
     def mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors that were all collected; weights as for `average`."""
-        shares = _shares(replies.clients, weights)
+        shares = shares_of(replies.clients, weights)
         means: dict[str, Tensor] = {}
         for key in self._vector_kinds():
             value = replies.fields[key]
             if value.ndim != 2:
                 raise InputError(
-                    f"field {key!r} has shape {list(value.shape)}; {_SINGLE}"
+                    f"field {key!r} has shape {list(value.shape)}; {SINGLE}"
                 )
             means[key] = average(shares, value)
         return Average(replies, means, shares / shares.sum())
@@ -224,31 +222,6 @@ class Exchange(Generic[R]):
     def _vector_kinds(self) -> dict[str, str]:
         kinds = self.task.kinds
         return {key: kind for key, kind in kinds.items() if kind in VECTORS}
-
-    def _average_blocks(self, weights: Mapping[str, float], at_once: int) -> Average[R]:
-        """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
-
-        So if one is in the sums that is refused later, or a client that failed answers when it is asked again, all are asked anew, from
-        the memory that they had before.
-        """
-        self._count()
-        tally = self._sum_blocks([self.ask], weights, at_once)
-        answers = [tally.answer]
-        if self._too_few(tally.replies) and tally.replies.failed:
-            self._count()
-            asks = [
-                self.ask.again(tally.replies.clients),
-                self._retry(tally.replies.failed),
-            ]
-            tally = self._sum_blocks(asks, weights, at_once)
-            answers.append(tally.answer)
-        while tally.spoilt and len(tally.replies) and not self._too_few(tally.replies):
-            refused = tally.replies.failed
-            asks = [ask.again(tally.replies.clients) for ask in tally.asks]
-            tally = self._sum_blocks(asks, weights, at_once, tally.medians, refused)
-            answers.append(tally.answer)
-        self._settle(tally.replies, Answer.join(answers))
-        return tally.average(weights)
 
     def weights(
         self, names: tuple[str, ...], tensor: Tensor | None
@@ -272,17 +245,28 @@ class Exchange(Generic[R]):
     # ---- carried
 
     def _carry(self, ask: Ask, *, keep: bool = True) -> tuple[Answer, int]:
-        """The answer of the engine with every field in its own form, and the bytes of one client's reply."""
-        carried = send({"ask": ask})["ask"] if self.strict_wire else ask
-        carry = self.engine.ask if keep else self.engine.borrow
-        answer = carry(carried)
+        """The answer of the engine with every field in its own form, and the bytes of one client's reply.
+
+        What is not to `keep` lies in memory that the next ask may overwrite.
+        """
+        carried = ask
+        if self.strict_wire:
+            carried = send({"ask": ask})["ask"]
+        if keep:
+            answer = self.engine.ask(carried)
+        else:
+            answer = self.engine.borrow(carried)
         for kind, count in answer.spent.items():
             self.session.spent[kind] = self.session.spent.get(kind, 0) + count
         if self.strict_wire:
             # The wire would make plain tuples of the costs.
             answer = replace(send({"answer": answer})["answer"], costs=answer.costs)
-        sent = answer.blocks[0].bytes_of_one() if answer.blocks else 0
-        return unpack_answer(answer, ask, self.task, self.engine.layout), sent
+        bytes_of_one = 0
+        if answer.blocks:
+            # As they were sent: a filter may have packed them.
+            bytes_of_one = answer.blocks[0].bytes_of_one()
+        unpacked = unpack_answer(answer, ask, self.task, self.engine.layout)
+        return unpacked, bytes_of_one
 
     def _count(self) -> None:
         context = self.ask.context
@@ -357,7 +341,7 @@ class Exchange(Generic[R]):
             if kind in VECTORS:
                 dims[key] = self.task.layout_of(key, ask.arguments, layout).dim
         diverged, norms = not_finite(kinds, replies, dims)
-        return _refuse(replies, norms, diverged)
+        return refuse(replies, norms, diverged)
 
     def _too_long(
         self,
@@ -375,135 +359,6 @@ class Exchange(Generic[R]):
             longest = int(updates[0].argmax())
             self.session.largest_update = (names[longest], float(updates[0][longest]))
         return outliers(names, norms, usual, self.max_norm)
-
-    # ---- averaged
-
-    def _sum_blocks(
-        self,
-        asks: Sequence[Ask],
-        weights: Mapping[str, float],
-        at_once: int,
-        usual: Mapping[str, float] | None = None,
-        refused: Mapping[str, str] | None = None,
-    ) -> _Tally[R]:
-        """The sums over the clients of these asks, block by block.
-
-        Args:
-            asks: to different clients.
-            weights: by client.
-            at_once: how many clients are asked at once; neither the sums nor their bits depend on it.
-            usual: norms of vectors by field, if they are known; a vector that is far longer is then in no sum.
-            refused: who is asked no more, and why.
-        """
-        started = time.perf_counter()
-        asks = [ask for ask in asks if ask.names]
-        names = tuple(sorted(name for ask in asks for name in ask.names))
-        sums: dict[str, Sum] = {}
-        norms: dict[str, list[Tensor]] = {}
-        scalar_kinds = dict(self.task.kinds)
-        for key in self._vector_kinds():
-            sums[key], norms[key] = Sum(), []
-            del scalar_kinds[key]
-        block_answers: list[Answer] = []
-        sent = 0
-        for low in range(0, len(names), at_once):
-            block_answer, bytes_of_one = self._add_block(
-                asks, names[low : low + at_once], weights, usual, sums, norms
-            )
-            block_answers.append(block_answer)
-            sent = max(sent, bytes_of_one)
-        answer = Answer.join([Answer(failed=refused or {}), *block_answers])
-        added = [name for block in answer.blocks for name in block.names]
-        replies, _ = self._check_form(self.ask, answer, scalar_kinds)
-        accepted = [i for i, name in enumerate(added) if name not in replies.failed]
-        lengths: dict[str, Tensor] = {}
-        for key, parts in norms.items():
-            if parts:
-                lengths[key] = torch.cat(parts)[accepted]
-        if usual is None:
-            usual = medians(lengths)
-        replies = replies.without(self._too_long(replies.clients, lengths, usual))
-        failed = sum(name in replies.failed for name in names)
-        self._record(asks[-1], len(names), failed, answer, sent, started)
-        return _Tally(asks, sums, usual, replies, answer, len(added) > len(replies))
-
-    def _add_block(
-        self,
-        asks: Sequence[Ask],
-        names: tuple[str, ...],
-        weights: Mapping[str, float],
-        usual: Mapping[str, float] | None,
-        sums: Mapping[str, Sum],
-        norms: Mapping[str, list[Tensor]],
-    ) -> tuple[Answer, int]:
-        """Ask some clients and add their vectors; what is left of the answer, and the bytes of one client's reply."""
-        answer, sent = self._carry_to(asks, names)
-        strays = find_strays(answer.blocks, names)
-        # Each block for itself, since to stack vectors is to copy them.
-        ask = self.ask.to(names)
-        parts = [
-            self._vectors(block.without(strays), ask, usual) for block in answer.blocks
-        ]
-        # Sums are in the order of names. Clients whose rows lie together are added at once.
-        rows: list[tuple[str, int, int]] = []
-        for number, (part, _) in enumerate(parts):
-            rows += [(name, number, i) for i, name in enumerate(part.clients)]
-        for number, run in groupby(sorted(rows), key=itemgetter(1)):
-            part, lengths = parts[number]
-            places = [i for _, _, i in run]
-            span = slice(places[0], places[-1] + 1)
-            shares = _shares(part.clients[span], weights)
-            for key, total in sums.items():
-                total.add(shares, part.fields[key][span])
-                norms[key].append(lengths[key][span])
-        # The vectors are added, and the next ask may overwrite them; what is kept of the others is small.
-        unsummed: list[Block] = []
-        failed = {**answer.failed, **strays}
-        for part, _ in parts:
-            failed.update(part.failed)
-            if not len(part):
-                continue
-            values: dict[str, Any] = {}
-            for key, value in part.fields.items():
-                if key not in sums:
-                    is_tensor = isinstance(value, Tensor)
-                    values[key] = value.clone() if is_tensor else value
-            unsummed.append(Block(part.clients, values))
-        scalars: Replies[R] = stack(names, unsummed, failed)
-        blocks: tuple[Block, ...] = ()
-        if scalars.clients:
-            blocks = (Block(scalars.clients, scalars.fields),)
-        return replace(answer, blocks=blocks, failed=scalars.failed), sent
-
-    def _carry_to(
-        self, asks: Sequence[Ask], names: tuple[str, ...]
-    ) -> tuple[Answer, int]:
-        """The answer of some clients, each to its own ask."""
-        name_set = frozenset(names)
-        answers: list[Answer] = []
-        most_sent = 0
-        for ask in asks:
-            part = tuple(name for name in ask.names if name in name_set)
-            if part:
-                answer, sent = self._carry(ask.to(part), keep=len(asks) > 1)
-                answers.append(answer)
-                most_sent = max(most_sent, sent)
-        return Answer.join(answers), most_sent
-
-    def _vectors(
-        self, block: Block, ask: Ask, usual: Mapping[str, float] | None
-    ) -> tuple[Replies[R], dict[str, Tensor]]:
-        """The replies of a block whose vectors may be added, and their norms [n] by field."""
-        kinds = self._vector_kinds()
-        answer = Answer((block,) if block.names else ())
-        for key in kinds:
-            value = block.values.get(key)
-            if isinstance(value, Tensor) and value.ndim != 2:
-                why = f"field {key!r} has shape {list(value.shape)}; {_SINGLE}"
-                answer = Answer(failed=dict.fromkeys(block.names, why))
-        replies, norms = self._check_form(ask, answer, kinds)
-        refused = outliers(replies.clients, norms, usual or {}, self.max_norm)
-        return _refuse(replies, norms, refused)
 
     # ---- counted
 
@@ -541,7 +396,7 @@ class Exchange(Generic[R]):
         return f"{head}{list_failures(failed, 300 - len(head) - len(cure))}{cure}"
 
 
-def _refuse(
+def refuse(
     replies: Replies[R], norms: Mapping[str, Tensor], refused: Mapping[str, str]
 ) -> tuple[Replies[R], dict[str, Tensor]]:
     """The replies and norms [n] by field without the clients that are refused, for these reasons."""
@@ -550,31 +405,3 @@ def _refuse(
     rows = [i for i, name in enumerate(replies.clients) if name not in refused]
     kept_norms = {key: norm[rows] for key, norm in norms.items()}
     return replies.without(refused), kept_norms
-
-
-@dataclass(frozen=True)
-class _Tally(Generic[R]):
-    """The answers of clients, their vectors added up.
-
-    Attributes:
-        asks: what they were asked.
-        sums: of vectors, by field.
-        medians: medians of the norms of vectors, by field.
-        replies: the other fields of those whose reply is accepted.
-        answer: of all, without fields that are vectors.
-        spoilt: whether the vector of a client that is refused is in the sums.
-    """
-
-    asks: Sequence[Ask]
-    sums: Mapping[str, Sum]
-    medians: Mapping[str, float]
-    replies: Replies[R]
-    answer: Answer
-    spoilt: bool
-
-    def average(self, weights: Mapping[str, float]) -> Average[R]:
-        """The means: each sum is divided once, by that of the weights."""
-        shares = _shares(self.replies.clients, weights)
-        weight_sum = float(shares.sum())
-        means = {key: total.divide(weight_sum) for key, total in self.sums.items()}
-        return Average(self.replies, means, shares / weight_sum)

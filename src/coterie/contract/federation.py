@@ -15,9 +15,11 @@ from coterie.base.names import Names
 from coterie.base.vector import Layout
 from coterie.config.rules import is_number
 from coterie.config.secure import SecureSums
+from coterie.contract.block_exchange import BlockExchange
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Exchange, Need, QuorumError, Session
 from coterie.contract.filters import Filter
+from coterie.contract.noisy_sum import NoisySum, noise_of
 from coterie.contract.replies import Average, Replies
 from coterie.contract.secure_exchange import SecureExchange
 from coterie.contract.task import Task
@@ -214,8 +216,21 @@ class Federation:
             QuorumError: too few replies.
             InputError: as for `ask`.
         """
-        exchange = self._exchange(names := tuple(clients), task, payload, need)
+        exchange = self._averaging(names := tuple(clients), task, payload, need)
         return exchange.average(exchange.weights(names, weights))
+
+    def _averaging(
+        self,
+        clients: tuple[str, ...],
+        task: Task[R],
+        payload: Mapping[str, Any],
+        need: Need,
+    ) -> Exchange[R]:
+        """An exchange that averages: in blocks where not all vectors are held at once."""
+        exchange = self._exchange(clients, task, payload, need)
+        if self.secure is not None or exchange.fits():
+            return exchange
+        return BlockExchange(**vars(exchange))
 
     def _exchange(
         self,
@@ -274,6 +289,9 @@ class Federation:
         )
         if self.secure is None:
             return exchange
+        noise = noise_of(payload)
+        if noise is not None:
+            return NoisySum(**vars(exchange), secure=self.secure, noise=noise)
         return SecureExchange(**vars(exchange), secure=self.secure)
 
     def _check_names(self, names: tuple[str, ...]) -> None:

@@ -68,16 +68,25 @@ class SecureExchange(Exchange[R]):
             InputError: Fewer than three clients, or one has nearly all of the weight.
             QuorumError: Too few sent their vector.
         """
-        started = time.perf_counter()
         shown = shown_beside_sums(self.task)
         if shown:
             raise InputError(
                 f"{self.task.name} replies {shown!r} beside its vectors, which says something of a single one; leave out [secure]"
             )
         whole = whole_weights(weights)
-        terms = SumTerms(
-            self._context(), whole, self.secure.survivors(len(self.ask.names))
-        )
+        replies, total = self._open_sum(whole)
+        return self._means(replies, total, whole)
+
+    def _open_sum(self, weights: Mapping[str, int]) -> tuple[Replies[R], Words]:
+        """What the clients replied, and the sum of their integers opened behind masks.
+
+        Raises:
+            InputError: Fewer than three clients, or one has nearly all of the weight.
+            QuorumError: Too few sent their vector.
+        """
+        started = time.perf_counter()
+        survivors = self.secure.survivors(len(self.ask.names))
+        terms = SumTerms(self._context(), weights, survivors)
         clients, server = begin_sum(terms)
         self._count()
         answer, sent = self._carry(self.ask)
@@ -101,8 +110,7 @@ class SecureExchange(Exchange[R]):
                 "not repeated"
             ) from error
         revealed = {name: clients[name].reveal(masked) for name in masked}
-        total = server.open(masked, revealed)
-        return self._means(replies, total, whole)
+        return replies, server.open(masked, revealed)
 
     def _context(self) -> bytes:
         """Names this sum among all others, so that no message of one serves in another."""
@@ -123,17 +131,21 @@ class SecureExchange(Exchange[R]):
         clients: Mapping[str, MaskedClient],
         server: MaskedSum,
     ) -> dict[str, Words]:
-        """The masked integers of each client that replied: its vectors behind each other, each with the count of clipped numbers."""
-        code, weights = FixedPoint(self.secure.clip), server.terms.weights
+        """The masked integers of each client that replied."""
         masked: dict[str, Words] = {}
         for row, name in enumerate(replies.clients):
-            parts = [
-                code.encode(self._single(replies, key)[row], weights[name])
-                for key in self._vector_kinds()
-            ]
-            words = np.concatenate(parts)
+            words = self._words(replies, row, name, server.terms.weights[name])
             masked[name] = clients[name].mask(words, server.inbox(name))
         return masked
+
+    def _words(self, replies: Replies[R], row: int, name: str, weight: int) -> Words:
+        """The integers of a client that replied: its vectors behind each other, each with the count of clipped numbers."""
+        code = FixedPoint(self.secure.clip)
+        parts = [
+            code.encode(self._single(replies, key)[row], weight)
+            for key in self._vector_kinds()
+        ]
+        return np.concatenate(parts)
 
     def _single(self, replies: Replies[R], key: str) -> Tensor:
         value: Tensor = replies.fields[key]

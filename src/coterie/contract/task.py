@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import inf
-from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -14,7 +13,6 @@ from typing import (
     NamedTuple,
     ParamSpec,
     TypeVar,
-    Union,
     cast,
     get_args,
     get_origin,
@@ -185,6 +183,10 @@ OwnModel = Annotated[Tensor, "own", Form(lambda payload, layout: (layout.size,),
 ... def own_model(cohort, *, x, layers) -> Own:
 ...     return Own(cohort.personal(layers).models(x))
 """
+Integers = Annotated[
+    Tensor, "words", Form(lambda payload, layout: (layout.dim,), torch.int64)
+]
+"""int64 [n, d]: what a client adds to a sum behind masks, modulo 2^64."""
 Rows = Annotated[Tensor, "other", Form(facts=True)]
 """float64 [n]: rows of the part that is asked, else training rows; those of the client's facts."""
 Number = Annotated[Tensor, "other", Form()]
@@ -195,34 +197,6 @@ MeanLoss = Annotated[Tensor, "loss", Form()]
 """float64 [n]: a mean loss over rows; at a site behind noise where its plan has secret noise, as metrics are."""
 Flag = Annotated[Tensor, "other", Form(dtype=torch.bool)]
 """bool [n]."""
-
-
-class PayloadField(NamedTuple):
-    """A field of a payload: whether it is a tensor, what it holds as one, whether it may be None, and whether it must be sent."""
-
-    tensor: bool
-    holds: Holds | None
-    optional: bool
-    needed: bool
-
-
-def _payload_field(hint: Any, required: bool) -> PayloadField:
-    alternatives: tuple[Any, ...] = (hint,)
-    if get_origin(hint) in (Union, UnionType):
-        alternatives = get_args(hint)
-    kinds: list[Any] = []
-    holds: list[Holds] = []
-    for alternative in alternatives:
-        if get_origin(alternative) is Annotated:
-            alternative, *notes = get_args(alternative)
-            holds += [note for note in notes if isinstance(note, Holds)]
-        kinds.append(alternative)
-    return PayloadField(
-        tensor=Tensor in kinds,
-        holds=next(iter(holds), None),
-        optional=NoneType in kinds,
-        needed=required,
-    )
 
 
 P = ParamSpec("P")
@@ -236,11 +210,15 @@ class Task(Generic[R]):
     Attributes:
         name: `module:function`.
         reply: the NamedTuple that it returns.
-        kinds: for each field of the reply `update`, `gradient`, `curvature`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model`
-            or `other`.
+        kinds: for each field of the reply `update`, `gradient`, `curvature`, `loss`, `gap`, `stay`, `choice`, `count`, `own`, `model`,
+            `words` or `other`.
         forms: what fields must look like, where that is declared.
         texts: fields that are no tensors.
+        row_sum: what is asked in place of this task where the sum of clients alone has noise by row (`contract.noisy_sum`); None: its
+            reply follows from no sum over rows.
     """
+
+    row_sum: Task[Any] | None = None
 
     def __init__(self, function: Callable[..., R]) -> None:
         self.function = function
@@ -303,16 +281,6 @@ class Task(Generic[R]):
         if form is None or form.layout is None:
             return layout
         return form.layout(payload, layout)
-
-    @cached_property
-    def payload(self) -> Mapping[str, PayloadField]:
-        """Return what fields of the payload may be, by name."""
-        hints = get_type_hints(self.function, include_extras=True)
-        parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        return {
-            p.name: _payload_field(hints.get(p.name), p.default is p.empty)
-            for p in parameters
-        }
 
     @cached_property
     def texts(self) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ def _rows(
     else:
         weights = late_shares(results, client, method)
     exception = ""
-    if results.personal_part(method):
+    if results.keeps_rows_to_tune(method):
         exception = " but those that choose how the model is tuned"
     lines = ["## Training", ""]
     lines.append(

@@ -201,6 +201,14 @@ class Scores:
             return None
         return str(tuning.get("part"))
 
+    def keeps_rows_to_tune(self, method: str) -> bool:
+        """Return True if validation rows choose how this method's model is tuned, so that it was not trained on them."""
+        return self.personal_part(method) in ("all", "last", "bias")
+
+    def pools_at_home(self, method: str) -> bool:
+        """Return True if each client draws its own slopes to those of this method afterwards."""
+        return self.personal_part(method) == "pool"
+
     def recalibrates(self, method: str) -> bool:
         """Return True if the bias of this method is tuned at each client afterwards."""
         return self.personal_part(method) == "bias"

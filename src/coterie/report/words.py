@@ -304,6 +304,8 @@ def label(results: Results, method: str) -> str:
     in_words = words.capitalize()
     if results.recalibrates(method):
         in_words += ", recalibrated"
+    if results.pools_at_home(method):
+        in_words += ", pooled at home"
     return f"{in_words} ({name})"
 
 
@@ -317,6 +319,8 @@ def gists(results: Results, verdicts: Mapping[str, Verdict]) -> dict[str, str]:
         gist = GISTS.get(name, unknown)
         if results.recalibrates(method):
             gist += "; its bias is then tuned at each client"
+        if results.pools_at_home(method):
+            gist += "; each client then fits a model of its own that it draws to the shared one as far as its rows say"
         texts[printable(method)] = gist
     return texts
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from coterie.base.errors import InputError
 from coterie.base.modules import user_modules
 from coterie.base.vector import add_tensors
-from coterie.config.local import OwnOptimiser
+from coterie.config.optimisers import OwnOptimiser
 from coterie.run.hashes import hash_texts
 
 

@@ -33,7 +33,8 @@ from coterie.config.schema import build, options_of, plain, spell
 from coterie.config.secure import SecureSums
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.method import Method, filters_of
+from coterie.contract.fitting import filters_of
+from coterie.contract.method import Method
 from coterie.run.callbacks import Callback
 from coterie.run.evaluation import is_evaluated
 from coterie.run.files import ALL, own_objects
@@ -47,7 +48,7 @@ from coterie.run.method_tables import (
     unset_local,
 )
 from coterie.run.private_methods import check_rows_hidden, hide_rows, spent_by
-from coterie.run.secure_methods import check_sums_alone
+from coterie.run.secure_methods import check_rows_in_sums, check_sums_alone
 
 TABLES = (
     "data",
@@ -194,6 +195,7 @@ class Experiment:
             filters_of(method, experiment.filters)
             if experiment.run.secure is not None:
                 check_sums_alone(method, f"{where}, method {entry.label!r}")
+                check_rows_in_sums(method, f"{where}, method {entry.label!r}")
             local = getattr(method, "local", None)
             if isinstance(local, LocalSGD) and local.private is not None:
                 check_rows_hidden(method, entry.label, where)
@@ -292,7 +294,12 @@ class Experiment:
             return method
         where = f"{self.where}, method {entry.label!r}"
         return hide_rows(
-            method, self.privacy, self.run.rounds, where, self.told_numbers
+            method,
+            self.privacy,
+            self.run.rounds,
+            where,
+            self.told_numbers,
+            self.run.secure,
         )
 
     @property
@@ -368,12 +375,9 @@ class Experiment:
         if self.privacy is not None:
             sentences.append(self._privacy_note(self.privacy))
         if self.run.secure is not None:
-            sentences.append(
-                f"updates are added behind masks, their numbers clipped to {self.run.secure.clip:g}; on one machine that hides "
-                "nothing, and noise by row is no smaller for it"
-            )
+            sentences.append(self._secure_note(self.run.secure))
         for entry in self.methods:
-            if entry.personalise is not None:
+            if entry.personalise is not None and entry.personalise.chooses:
                 sentences.append(
                     f"{entry.label}: validation rows choose how each client tunes its model, so it was not trained on them"
                 )
@@ -385,7 +389,11 @@ class Experiment:
             method = self.build_method(entry)
             if not method.is_reference:
                 epsilon = spent_by(
-                    method.local, privacy.delta, self.run.rounds, self.told_numbers
+                    method.local,
+                    privacy.delta,
+                    self.run.rounds,
+                    self.told_numbers,
+                    self.run.secure,
                 )
                 spent.append(f"{epsilon:.3g} for {entry.label}")
         # With bounds columns are scaled by them, and no row decides.
@@ -397,6 +405,14 @@ class Experiment:
             "machine seeds and folds repeat the experiment and release nothing, at sites each training tells again, and losses stay "
             f"there (coterie site verdict); {scaling}sizes, classes and choice of settings are not covered"
         )
+
+    def _secure_note(self, secure: SecureSums) -> str:
+        if self.privacy is not None and secure.threshold is not None:
+            return (
+                f"sums of row gradients are added behind masks, and {secure.threshold} clients together make the noise of a sum, of "
+                f"which {secure.curious} may tell the server their own; on one machine masks hide nothing"
+            )
+        return f"updates are added behind masks, their numbers clipped to {secure.clip:g}; on one machine that hides nothing"
 
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""

@@ -232,10 +232,25 @@ class Record:
     """Numbers of a run round by round. Attributes as of `Run`."""
 
     history: History = field(default_factory=History)
-    weights: dict[str, dict[str, float]] = field(default_factory=dict)
     weight_rows: list[tuple[int, str, str, float]] = field(default_factory=list)
     contributions: list[ContributionRow] = field(default_factory=list)
     seconds: list[Timing] = field(default_factory=list)
+    _weights: dict[str, dict[str, float]] = field(default_factory=dict)
+    _unscaled: Mapping[str, Any] | None = None
+
+    @property
+    def weights(self) -> dict[str, dict[str, float]]:
+        """Weights of the last round by target and client, with sum 1 for each target.
+
+        They are a number for each pair of clients, so that they are made where they are read and not in every round.
+        """
+        if self._unscaled is not None:
+            self.weights = {t: _shares(w) for t, w in self._unscaled.items()}
+        return self._weights
+
+    @weights.setter
+    def weights(self, weights: dict[str, dict[str, float]]) -> None:
+        self._weights, self._unscaled = weights, None
 
     def add(
         self,
@@ -275,7 +290,7 @@ class Record:
         by_target: Mapping[str, Any] = {"*": value}
         if value and all(isinstance(v, Mapping) for v in value.values()):
             by_target = value
-        self.weights = {t: _shares(w) for t, w in by_target.items()}
+        self._unscaled = by_target
         if not with_rows:
             return
         rows = []

@@ -26,7 +26,8 @@ from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
-from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
+from coterie.contract.fitting import filters_of
+from coterie.contract.method import Log, Method, Sampler, as_log, as_models
 from coterie.run.callbacks import Metrics, Models
 from coterie.run.central import CentralTest
 from coterie.run.checkpoint import RoundFiles
@@ -103,7 +104,7 @@ class _Loop:
             check_object(method.sampler, Sampler)
         self.sampler = Sampler() if method.sampler is None else method.sampler
         own_filters = filters_of(self.method, filters)
-        check_secure(self.method, self.own, settings, own_filters, engine.layout)
+        check_secure(self.method, self.own, settings, own_filters, engine)
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,
@@ -191,7 +192,11 @@ class _Loop:
             state,
             {name: x for name, x in models.items() if x is not None},
             self.engine.model,
-            **vars(self.record),
+            history=self.record.history,
+            weights=self.record.weights,
+            weight_rows=self.record.weight_rows,
+            contributions=self.record.contributions,
+            seconds=self.record.seconds,
             summary=self.evaluator.summarise(models, number),
             asks=session.asks,
             failures=session.failures,

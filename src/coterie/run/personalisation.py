@@ -1,6 +1,9 @@
 """Personalisation after training: a few local steps from a finished model, chosen for each client on its validation rows.
 
-The whole model, its last layer, or the bias of its last layer alone. For one logit the bias corrects how frequent the positive class
+The whole model, its last layer, or the bias of its last layer alone. Of a linear model `pool` draws each client's own slopes to those
+of its model (`solvers.pooling.draw_to`), without steps and without validation rows. All of it happens at home: nothing is told.
+
+ For one logit the bias corrects how frequent the positive class
 is at a client and leaves the ranking of its rows, and so its AUC, as it is. Steps are plain gradient descent in eval mode, so that
 neither dropout nor the statistics of batch norm move.
 """
@@ -17,6 +20,7 @@ from torch import Tensor
 from coterie.base.errors import InputError, require
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
+from coterie.compute.linear import counts, linear_rows, require_linear
 from coterie.config.run import RunSettings, Tuning
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
@@ -25,6 +29,7 @@ from coterie.contract.wire import PerClient
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record
 from coterie.run.result import Run
+from coterie.solvers.pooling import draw_to
 
 
 class Tuned(NamedTuple):
@@ -61,6 +66,29 @@ def tunable(layout: Layout, part: str) -> Tensor:
     return mask
 
 
+class Drawn(NamedTuple):
+    """The client's own model [n, d], and the variance of its slopes about those that it was given [n]."""
+
+    model: OwnModel
+    variance: Size
+
+
+@task
+def pool_at_home(cohort: Cohort, *, x: ModelOfEach) -> Drawn:
+    """Each client's own linear model, whose slopes are drawn to those of its model in x [n, d] as far as its rows say."""
+    slopes, _ = counts(cohort.layout)
+    models, variances = [], []
+    for client in range(len(cohort.names)):
+        rows = linear_rows(cohort, client)
+        cohort.spent["row_gradients"] += len(rows.labels)
+        model, variance = draw_to(x[client, :slopes].cpu(), *rows)
+        models.append(model)
+        variances.append(variance)
+    return Drawn(
+        torch.stack(models).to(x), torch.tensor(variances, dtype=torch.float64)
+    )
+
+
 @task
 def tune(cohort: Cohort, *, x: ModelOfEach, tuning: Tuning) -> Tuned:
     """Each client's best of all numbers of steps and learning rates by the loss on its validation rows, fewer steps first.
@@ -94,24 +122,11 @@ def tune(cohort: Cohort, *, x: ModelOfEach, tuning: Tuning) -> Tuned:
 def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) -> Run:
     """Tune the models of a run on the clients of an engine, which stays open; `Run` and errors as for `personalise`."""
     settings.check(run.rounds, run.seed, len(engine.clients))
-    tunable(engine.layout, tuning.part)
     trained = engine.sizes("train")
-    require(
-        any(engine.sizes("validation").values()),
-        "personalisation chooses on validation rows, and there are none; give split.parts a share for validation",
-    )
-    folded = next(
-        (
-            r["client"]
-            for r in run.summary
-            if r["n_train"] > trained.get(r["client"], r["n_train"])
-        ),
-        None,
-    )
-    if folded is not None:
-        raise InputError(
-            f"client {folded!r} was trained on its validation rows, so they cannot choose; fit with merge_validation=False"
-        )
+    if tuning.chooses:
+        _check_choosing(engine, run, tuning)
+    else:
+        require_linear(engine.model, engine.loss, "pool")
     federation = Federation(
         engine,
         engine.clients,
@@ -130,18 +145,19 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
     ]
     models = {n: run.models[n if n in run.models else "*"] for n in names}
     view = federation.view(engine.clients, run.rounds, attempt)
-    tuned = view.ask(
-        names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=tuning
-    )
-    models.update(zip(tuned.clients, tuned.model, strict=True))
+    starts = PerClient(torch.stack(list(models.values())))
+    log: dict[str, dict[str, float]] = {}
+    if tuning.chooses:
+        tuned = view.ask(names, tune, x=starts, tuning=tuning)
+        log["tuning_steps"] = tuned.by_client(tuned.steps)
+        log["tuning_lr"] = tuned.by_client(tuned.lr)
+        models.update(zip(tuned.clients, tuned.model, strict=True))
+    else:
+        drawn = view.ask(names, pool_at_home, x=starts)
+        log["tuning_variance"] = drawn.by_client(drawn.variance)
+        models.update(zip(drawn.clients, drawn.model, strict=True))
     evaluator, record = Evaluator(federation, attempt, settings.metrics), Record()
-    record.add(
-        run.rounds,
-        {
-            "tuning_steps": tuned.by_client(tuned.steps),
-            "tuning_lr": tuned.by_client(tuned.lr),
-        },
-    )
+    record.add(run.rounds, log)
     record.history.parts += evaluator.look(models, run.rounds)
     return replace(
         run,
@@ -152,3 +168,25 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
         asks=session.asks,
         failures={**run.failures, **session.failures},
     )
+
+
+def _check_choosing(engine: Engine, run: Run, tuning: Tuning) -> None:
+    """Raise `InputError` where no validation rows could choose, or nothing would move."""
+    tunable(engine.layout, tuning.part)
+    trained = engine.sizes("train")
+    require(
+        any(engine.sizes("validation").values()),
+        "personalisation chooses on validation rows, and there are none; give split.parts a share for validation",
+    )
+    folded = next(
+        (
+            r["client"]
+            for r in run.summary
+            if r["n_train"] > trained.get(r["client"], r["n_train"])
+        ),
+        None,
+    )
+    if folded is not None:
+        raise InputError(
+            f"client {folded!r} was trained on its validation rows, so they cannot choose; fit with merge_validation=False"
+        )

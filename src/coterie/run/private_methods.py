@@ -11,6 +11,7 @@ from coterie.base.errors import InputError
 from coterie.base.privacy import epsilon_of
 from coterie.config.local import LocalSGD
 from coterie.config.privacy import Privacy
+from coterie.config.secure import SecureSums
 from coterie.contract.requests import declarations
 
 ROW_SUMS = (
@@ -23,19 +24,36 @@ ROW_SUMS = (
 
 
 def noisy_local(
-    local: LocalSGD, privacy: Privacy, rounds: int, told: int = 0
+    local: LocalSGD,
+    privacy: Privacy,
+    rounds: int,
+    told: int = 0,
+    secure: SecureSums | None = None,
 ) -> LocalSGD:
-    """Return local training in steps on all rows behind the noise of so many rounds, beside which so many numbers are told."""
+    """Return local training in steps on all rows behind the noise of so many rounds, beside which so many numbers are told.
+
+    Under secure sums the noise of an epsilon is larger by the part that curious clients know.
+    """
     if local.sampler is not None:
         raise InputError(
             "[privacy] takes steps on all rows, and a sampler chooses among them; leave out [local] sampler"
         )
-    noise = privacy.row_noise(max(1, rounds * local.steps.count) + told)
+    steps = max(1, rounds * local.steps.count)
+    noise = privacy.row_noise(steps + told)
+    if secure is not None and privacy.epsilon is not None:
+        events = steps / secure.hidden_noise**2 + told
+        growth = math.sqrt(events / (steps + told))
+        noise = replace(noise, noise_multiplier=noise.noise_multiplier * growth)
     return replace(local, batch_size=None, private=noise)
 
 
 def hide_rows(
-    method: Any, privacy: Privacy, rounds: int, where: str, told: int = 0
+    method: Any,
+    privacy: Privacy,
+    rounds: int,
+    where: str,
+    told: int = 0,
+    secure: SecureSums | None = None,
 ) -> Any:
     """Return the same method, whose local training hides each row. Raises `InputError` for one that has no local training.
 
@@ -45,6 +63,7 @@ def hide_rows(
         rounds: Of a training.
         where: File and label, for errors.
         told: Numbers of evaluations that sites tell of a training.
+        secure: How updates are summed behind masks; None: they come as they are.
     """
     local = getattr(method, "local", None)
     if not (is_dataclass(method) and isinstance(local, LocalSGD)):
@@ -56,7 +75,7 @@ def hide_rows(
             f"{where}: it draws rows by a sampler of its own, and [privacy] takes steps on all rows; take fedavg, or "
             "leave out [privacy]"
         )
-    noisy = noisy_local(local, privacy, rounds, told)
+    noisy = noisy_local(local, privacy, rounds, told, secure)
     if local.private is None:
         changed: dict[str, Any] = {"local": noisy}
         return replace(cast("Any", method), **changed)
@@ -67,11 +86,23 @@ def hide_rows(
     return method
 
 
-def spent_by(local: LocalSGD, delta: float, rounds: int, told: int = 0) -> float:
-    """Return the epsilon of a training of so many rounds, with so many told numbers; infinity without noise."""
+def spent_by(
+    local: LocalSGD,
+    delta: float,
+    rounds: int,
+    told: int = 0,
+    secure: SecureSums | None = None,
+) -> float:
+    """Return the epsilon of a training of so many rounds, with so many told numbers; infinity without noise.
+
+    Under secure sums it is that towards the server and those clients that are curious.
+    """
     if local.private is None or not local.private.noise_multiplier:
         return math.inf
-    events = max(1, rounds * local.steps.count) + told
+    steps = float(max(1, rounds * local.steps.count))
+    if secure is not None:
+        steps /= secure.hidden_noise**2
+    events = steps + told
     return epsilon_of(math.sqrt(events) / local.private.noise_multiplier, delta)
 
 

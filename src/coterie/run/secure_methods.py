@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.attacks import Attacked
 from coterie.base.errors import InputError, require
-from coterie.base.vector import Layout
 from coterie.config.run import RunSettings
 from coterie.config.secure import SecureSums
+from coterie.contract.engine import Engine
 from coterie.contract.filters import Filter
 from coterie.contract.masks import SumTerms, need_cryptography
 from coterie.contract.method import Method
+from coterie.contract.noisy_sum import noise_of, why_no_step
 from coterie.contract.requests import declarations
 from coterie.contract.secure_exchange import shown_beside_sums
 
@@ -38,6 +40,24 @@ def check_sums_alone(method: Method[Any], label: str) -> None:
             )
 
 
+def check_rows_in_sums(method: Any, label: str) -> None:
+    """Raise `InputError` for a method with noise by row whose clients would send other than sums over rows."""
+    noise = noise_of(vars(method))
+    if method.is_reference or noise is None:
+        return
+    for declaration, _ in declarations(method).values():
+        if declaration.task.row_sum is None:
+            short = declaration.task.name.rpartition(":")[2]
+            raise InputError(
+                f"{label}: {short} is no sum over rows, and under [secure] noise by row is in such sums alone; {_CURE}"
+            )
+    why = why_no_step(method.local)
+    if why:
+        raise InputError(
+            f"{label}: local training {why}: under [secure] noise by row is in sums over rows alone"
+        )
+
+
 def check_participants(secure: SecureSums, count: int) -> None:
     """Raise `InputError` where a round with so many clients of equal weight could open no sum, or the package is missing."""
     need_cryptography()
@@ -50,13 +70,16 @@ def check_secure(
     label: str,
     settings: RunSettings,
     filters: tuple[Filter, ...],
-    layout: Layout,
+    engine: Engine,
 ) -> None:
     """Raise `InputError` for a run under secure sums that needs more than sums, or whose vectors have no range."""
     if settings.secure is None or method.is_reference:
         return
     need_cryptography()
     check_sums_alone(method, label)
+    check_rows_in_sums(method, label)
+    if noise_of(vars(method)) is not None:
+        _check_integers_alone(filters, engine)
     packing = next((type(step).__name__ for step in filters if step.packs), "")
     require(
         not packing,
@@ -67,6 +90,19 @@ def check_secure(
         "run.contribution looks at the update of each client, and [secure] shows their sums alone; leave out one of them",
     )
     require(
-        not layout.buffers,
+        not engine.layout.buffers,
         "[secure] takes no model with batch norm or other buffers, whose numbers have no range; use group norm",
     )
+
+
+def _check_integers_alone(filters: tuple[Filter, ...], engine: Engine) -> None:
+    """Raise `InputError` for what would change updates where clients send integers, and would do nothing."""
+    require(
+        not filters,
+        "under [secure] noise by row is in sums of integers, which no filter changes; leave out the filters",
+    )
+    if isinstance(engine, Attacked) and engine.changes_replies:
+        raise InputError(
+            f"attack {type(engine.attack).__name__} changes updates, and under [secure] noise by row has clients send integers; "
+            "leave out the attack, [secure] or the noise"
+        )

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.solvers.glm import Mode, residual_variance
+from coterie.solvers.glm import FAMILIES, Family, Mode, mode, residual_variance
 
 __all__ = [
     "OWN_RIDGE",
@@ -33,6 +33,7 @@ __all__ = [
     "Sums",
     "add_up",
     "distances",
+    "draw_to",
     "modes",
     "noise",
     "own_precision",
@@ -61,6 +62,8 @@ LEAST_WEIGHT, MOST_WEIGHT = 0.02, 2.0
 LEAST_NOISE = 1e-6
 """Residual variance below which rows count as fitted without error; labels have variance 1 over all clients."""
 LEAST_S2, MOST_S2 = 0.001, 4.0
+VARIANCES = torch.logspace(-4, 1, 11, dtype=torch.float64)
+"""Of a client's slopes about given ones, among which `draw_to` chooses: from as good as equal to as good as free."""
 
 
 class Quadratics(NamedTuple):
@@ -186,6 +189,51 @@ def start(mean: Tensor, slopes: int) -> Prior:
     ones = mean.new_ones(mean.shape[:-1])
     mu, m0 = mean[..., :slopes], mean[..., slopes:]
     return Prior(mu, torch.full_like(mu, 0.1), m0, ones, ones)
+
+
+def draw_to(
+    slopes: Tensor,
+    inputs: Tensor,
+    labels: Tensor,
+    family: Family,
+    outputs: int,
+) -> tuple[Tensor, float]:
+    """The parameters [P] of one client whose slopes are drawn to given ones, as far as its own rows say, and by which variance.
+
+    The slopes are b ~ N(slopes, t). Of `VARIANCES` that t is taken under which the rows are most probable, by Laplace's approximation
+    (MacKay, "Bayesian Interpolation", Neural Computation 1992). It covers how clients differ, and the error or noise of the slopes.
+
+    Args:
+        slopes: to which the client's are drawn [D].
+        inputs: [n, d].
+        labels: [n, ...], as the family reads them.
+        family: see `glm.FAMILIES`.
+        outputs: C.
+
+    >>> from coterie.solvers.glm import FAMILIES
+    >>> x = torch.linspace(-1, 1, 200, dtype=torch.float64)[:, None]
+    >>> y = 0.7 * x[:, 0] + torch.cos(50 * x[:, 0])
+    >>> near, far = (draw_to(torch.tensor([b]), x, y, FAMILIES["regression"], 1) for b in (0.7, 5.0))
+    >>> near[1] < 0.001, far[1] > 5
+    (True, True)
+    """
+    own = own_precision(len(slopes), outputs)
+    scale = 1.0
+    if family is FAMILIES["regression"]:
+        fit = mode(inputs, labels, family, own, outputs)
+        scale = 1 / noise(fit, len(labels))
+
+    precision = own.expand(len(VARIANCES), -1).clone()
+    precision[:, : len(slopes)] = 1 / VARIANCES[:, None]
+    centre = torch.cat([slopes.double(), torch.zeros(outputs, dtype=torch.float64)])
+    found = mode(inputs, labels, family, precision, outputs, centre=centre, scale=scale)
+
+    # log p(rows, theta) at the mode, plus the logarithm of the volume around it.
+    off = found.theta - centre
+    joint = found.rows.loglik - (precision * off.square()).sum(-1) / 2
+    volume = precision.log().sum(-1) - torch.logdet(found.curvature)
+    best = int((joint + volume / 2).argmax())
+    return found.theta[best], float(VARIANCES[best])
 
 
 def modes(

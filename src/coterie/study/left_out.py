@@ -22,7 +22,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.label_form import with_weights
 from coterie.base.loss import RowLoss
 from coterie.base.rows import Part, Rows
-from coterie.compute.cohort_rows import answers_of
+from coterie.compute.cohort_losses import answers_of
 from coterie.compute.outcomes import mean_influence, row_error
 from coterie.compute.workspace import Workspace
 from coterie.run.files import OUTSIDE_ERROR, OUTSIDE_GAIN

@@ -23,7 +23,8 @@ from coterie.compute.workspace import Workspace
 from coterie.config.registry import short_names
 from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
-from coterie.contract.method import Method, filters_of, refuse_attack
+from coterie.contract.fitting import filters_of, refuse_attack
+from coterie.contract.method import Method
 from coterie.models import build_model
 from coterie.run.arguments import start_from
 from coterie.run.contribution import check_estimator
@@ -80,6 +81,9 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     workspace = Workspace(module, run.row_loss(clients), clients[0])
     for entry in experiment.methods:
         if entry.personalise is not None:
+            if not entry.personalise.chooses:
+                require_linear(workspace.model, workspace.loss, entry.label)
+                continue
             tunable(workspace.layout, entry.personalise.part)
             if clients.validation is None:
                 raise InputError(
@@ -177,7 +181,8 @@ def pair_settings(
 ) -> RunSettings:
     """The settings with which a method of an experiment is run: its validation rows stay apart where they tune models afterwards."""
     callbacks = (*experiment.callbacks, *experiment.run.callbacks)
-    merged = experiment.run.merge_validation and entry.personalise is None
+    tuning = entry.personalise
+    merged = experiment.run.merge_validation and not (tuning and tuning.chooses)
     return run_settings(
         experiment,
         **{

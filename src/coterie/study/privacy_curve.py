@@ -10,12 +10,14 @@ from coterie.base.errors import InputError, cut
 from coterie.config.local import LocalSGD
 from coterie.config.privacy import Privacy
 from coterie.config.schema import build, spell
+from coterie.config.secure import SecureSums
 from coterie.report.privacy import label_at
 from coterie.run.method_tables import label_of, override_local
 from coterie.run.private_methods import noisy_local
 
-METHODS = ("local", "fedavg", "fedavg+bias")
-"""A bias is tuned at home, where nothing is told of it, and costs validation rows."""
+METHODS: tuple[str, ...] = ("local", "fedavg", "fedavg+bias")
+POOLED = "fedavg+pool"
+"""A linear model also is pooled at home. Nothing is told of what happens there; a bias costs validation rows."""
 ROUNDS = 20
 LOCAL = {"lr": 1.0, "steps": 1, "batch_size": "all"}
 """One step a round: each step costs noise, and several between averages let clients drift apart."""
@@ -65,6 +67,9 @@ def add_noise(tables: dict[str, Any], epsilons: Sequence[float]) -> None:
     settings = dict(tables.get("privacy", {}))
     settings.pop("tell", None)  # one machine tells nobody
     tables["privacy"] = {**settings, "epsilon": math.inf}
+    secure_sums = None
+    if "secure" in tables:
+        secure_sums = build(SecureSums, tables["secure"], "[secure]", named="secure")
     _, *entries = tables["methods"]
     for number, entry in enumerate(entries):
         epsilon = epsilons[number % len(epsilons)]
@@ -73,5 +78,5 @@ def add_noise(tables: dict[str, Any], epsilons: Sequence[float]) -> None:
         local = build(
             LocalSGD, override_local(tables.get("local", {}), entry["local"]), where
         )
-        noisy = noisy_local(local, privacy, tables["run"]["rounds"])
+        noisy = noisy_local(local, privacy, tables["run"]["rounds"], secure=secure_sums)
         entry["local"] = {**entry["local"], "private": spell(noisy.private)}

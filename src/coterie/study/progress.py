@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from coterie.run.progress import choose, show_in
@@ -27,6 +28,25 @@ class Event(NamedTuple):
     pairs: int
     seconds_left: float | None
     finished: bool
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The state of a run whose clients are elsewhere, as its server says it.
+
+    Attributes:
+        event: where the experiment stands, once it does.
+        ask: number of the present ask.
+        task: task of the present ask.
+        waiting: clients whose reply is not there yet.
+        gone: clients that let an ask time out and do not answer since.
+    """
+
+    event: Event | None
+    ask: int
+    task: str
+    waiting: tuple[str, ...]
+    gone: tuple[str, ...]
 
 
 class Status:

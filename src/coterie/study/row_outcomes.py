@@ -41,7 +41,7 @@ from coterie.base.loss import IGNORED, Kind, RowLoss
 from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
 from coterie.compute.boosted import losses_of_classes, losses_of_numbers
-from coterie.compute.cohort_rows import answers_of
+from coterie.compute.cohort_losses import answers_of
 from coterie.compute.workspace import Workspace
 from coterie.run.result import Run
 

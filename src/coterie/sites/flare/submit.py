@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from coterie.base.files import write_atomically
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.plan import Deployment, read_plan
-from coterie.study.progress import Event
+from coterie.study.progress import Event, Watched
 
 SUBMISSION = ".submission.json"
 END_SECONDS = 20.0
@@ -32,25 +32,6 @@ LOGINS = 5
 """How often the operator logs in: a busy server may see the second half of a login so late that it has forgotten the first."""
 JOIN_SECONDS = 120.0
 """How long a submission waits for sites that are not connected yet."""
-
-
-@dataclass(frozen=True)
-class Watched:
-    """The state of a running job, as the server says it.
-
-    Attributes:
-        event: where the experiment stands, once it does.
-        ask: number of the present ask.
-        task: task of the present ask.
-        waiting: sites whose reply is not there yet.
-        gone: sites that let an ask time out and do not answer since.
-    """
-
-    event: Event | None
-    ask: int
-    task: str
-    waiting: tuple[str, ...]
-    gone: tuple[str, ...]
 
 
 def submit(

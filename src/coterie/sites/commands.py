@@ -1,259 +1,23 @@
-"""The commands of sites: the kits that an operator makes, and what a person at a site approves, checks, reads and removes."""
+"""The commands of sites: the kits that an operator makes, the runs that go there, and what a person at a site approves, checks, reads
+and removes. Each imports what is heavy where it needs it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.cli.flags import add_command, optional_path
+from coterie.base.errors import RunError
+from coterie.base.interrupts import raise_interrupts
+from coterie.cli.flags import optional_path
+from coterie.sites.parsers import add_commands
 
-
-def add_site_commands(jobs: Any) -> None:
-    """Add `coterie site ...` to the parser."""
-    check = add_command(
-        jobs,
-        "check",
-        "read the site's file as the plan would, without sending anything",
-        "site check",
-    )
-    check.add_argument("place", help="the site's kit, a plan, or the server's kit")
-    check.add_argument(
-        "--site", metavar="NAME", help="which site of the plan; default: the kit's"
-    )
-    check.add_argument(
-        "--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's"
-    )
-    check.add_argument(
-        "--connect",
-        action="store_true",
-        help="also try the server's port and both certificates",
-    )
-
-    describe = add_command(
-        jobs,
-        "describe",
-        "write what the plan should state of this site's columns, for a person to read and send",
-        "site describe",
-    )
-    describe.add_argument("plan", help="the TOML file with the [deploy] table")
-    describe.add_argument(
-        "--site", metavar="NAME", required=True, help="which site of the plan"
-    )
-    describe.add_argument(
-        "--settings", metavar="FILE", required=True, help="the site's coterie.toml"
-    )
-    describe.add_argument(
-        "--out", metavar="FILE", help="where to write it; default: NAME.described.toml"
-    )
-
-    approve = add_command(
-        jobs,
-        "approve",
-        "say in words what a plan asks and what leaves; with --yes, allow it",
-        "site approve",
-    )
-    approve.add_argument("plan", help="the plan, or the kit that holds it")
-    approve.add_argument(
-        "--kit",
-        metavar="FOLDER",
-        help="whose site approves; default: the kit that holds the plan",
-    )
-    approve.add_argument(
-        "--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's"
-    )
-    approve.add_argument(
-        "--site", metavar="NAME", help="which site of the plan; default: the kit's"
-    )
-    approve.add_argument(
-        "--yes",
-        metavar="SHA256",
-        help="approve the plan whose SHA-256 was shown: the site answers it, and no other",
-    )
-    approve.add_argument(
-        "--unsigned",
-        action="store_true",
-        help="approve a plan that nobody has signed, for settings that lie in no kit",
-    )
-
-    verdict = add_command(
-        jobs,
-        "verdict",
-        "say at the site whether joining has paid, on its own test rows; nothing leaves",
-        "site verdict",
-    )
-    verdict.add_argument("kit", help="the site's kit")
-
-    log = add_command(
-        jobs,
-        "log",
-        "show what the site was asked, by whom, and what became of it",
-        "site log",
-    )
-    log.add_argument("place", help="the site's kit, or its coterie.toml")
-    log.add_argument(
-        "--check",
-        action="store_true",
-        help="verify that no line was changed, removed or added",
-    )
-    log.add_argument(
-        "--last",
-        type=int,
-        default=20,
-        metavar="N",
-        help="how many lines to show (default: 20)",
-    )
-
-    ask = add_command(
-        jobs,
-        "request",
-        "make the site's key here, and a request that the operator signs",
-        "site request",
-    )
-    ask.add_argument("plan", help="the TOML file with the [deploy] table")
-    ask.add_argument(
-        "--site", metavar="NAME", required=True, help="which site of the plan"
-    )
-    ask.add_argument(
-        "--out",
-        metavar="FOLDER",
-        help="where to write the key and the request; default: NAME-key",
-    )
-
-    join = add_command(
-        jobs,
-        "join",
-        "build the site's kit from what the operator has signed",
-        "site join",
-    )
-    join.add_argument("signed", help="the file NAME.signed.zip")
-    join.add_argument(
-        "--fingerprint",
-        required=True,
-        help="the fingerprint of the operator's authority, told over another channel",
-    )
-    join.add_argument("--plan", required=True, help="the plan")
-    join.add_argument(
-        "--key",
-        metavar="FOLDER",
-        help="what `coterie site request` made; default: NAME-key",
-    )
-    join.add_argument("--kit", metavar="FOLDER", help="the new kit; default: NAME")
-    add_wheels(join)
-
-    renew = add_command(
-        jobs,
-        "renew",
-        "ask for a successor of the kit's certificate, or put the signed one into the kit",
-        "site renew",
-    )
-    renew.add_argument("kit", help="the site's kit")
-    renew.add_argument(
-        "signed",
-        nargs="?",
-        help="the file NAME.signed.zip of the operator; without it the request is made",
-    )
-
-
-def add_wheels(parser: Any) -> None:
-    """Add `--wheels` to the parser of a command that makes kits."""
-    words = "wheels that a kit carries, pinned by hash (pip wheel -w FOLDER 'coterie[flare]')"
-    parser.add_argument("--wheels", metavar="FOLDER", help=words)
-
-
-def add_operator_commands(commands: Any) -> None:
-    """Add `coterie sign`, `coterie revoke`, `coterie attack` and `coterie status` to the parser."""
-    sign = add_command(
-        commands,
-        "sign",
-        "sign a plan, a site's request with its own key, or its renewal",
-    )
-    sign.add_argument("plan", help="the TOML file with the [deploy] table")
-    sign.add_argument(
-        "request",
-        nargs="?",
-        help="the file NAME.request.zip or NAME.renewal.zip; without it the plan is signed",
-    )
-    sign.add_argument(
-        "--fingerprint",
-        help="SHA-256 of the site's key, as a person there says it over another channel; a renewal needs none",
-    )
-    _add_authority(sign)
-
-    revoke = add_command(
-        commands,
-        "revoke",
-        "revoke the certificates of a site or a person, and sign the list of those that are revoked",
-    )
-    revoke.add_argument("plan", help="the TOML file with the [deploy] table")
-    revoke.add_argument(
-        "name", nargs="?", help="whose; without it the list is dated and signed again"
-    )
-    _add_authority(revoke)
-
-    attack = add_command(
-        commands,
-        "attack",
-        "try how many rows of a site's table a dishonest server could find under a plan; nothing is sent",
-    )
-    attack.add_argument("plan", help="the plan, or the kit that holds it")
-    attack.add_argument(
-        "--kit",
-        metavar="FOLDER",
-        help="whose table; default: the kit that holds the plan",
-    )
-    attack.add_argument(
-        "--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's"
-    )
-    attack.add_argument(
-        "--site", metavar="NAME", help="which site of the plan; default: the kit's"
-    )
-    attack.add_argument(
-        "--seconds",
-        type=float,
-        default=120.0,
-        metavar="S",
-        help="after which nothing more is asked (default: 120)",
-    )
-
-    status = add_command(
-        commands,
-        "status",
-        "show which sites are connected, what runs, and when each site last answered",
-    )
-    status.add_argument("plan", help="the TOML file with the [deploy] table")
-    _add_authority(status)
-
-
-def _add_authority(parser: Any) -> None:
-    parser.add_argument(
-        "--kits",
-        metavar="FOLDER",
-        help="the folder of the kits; default: kits of [deploy]",
-    )
-    parser.add_argument(
-        "--authority",
-        metavar="FOLDER",
-        help="what `coterie deploy --authority` made; default: ca of the kits",
-    )
-
-
-def add_purge(commands: Any) -> None:
-    """Add `coterie purge` to the parser."""
-    purge = add_command(
-        commands,
-        "purge",
-        "list what finished runs left in a site's or the server's kit, or remove it",
-    )
-    purge.add_argument("kit", help="the folder of the site or of the server")
-    purge.add_argument(
-        "--yes",
-        action="store_true",
-        help="remove it; these runs can then not be resumed",
-    )
+__all__ = ["COMMANDS", "add_commands"]
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -688,6 +452,44 @@ def _purge(args: argparse.Namespace) -> int:
     return 0
 
 
+def _submit(args: argparse.Namespace) -> int:
+    import dataclasses
+
+    from coterie.cli.present import MENDED, goes_on, present, rounds_on_disk
+    from coterie.cli.progress import Progress
+    from coterie.sites.flare.submit import submit
+    from coterie.sites.plan import read_plan
+    from coterie.study.layout import choose_folder, is_run
+
+    path = Path(args.plan)
+    experiment = read_plan(path).experiment
+    if args.out is not None:
+        experiment = dataclasses.replace(
+            experiment, run=dataclasses.replace(experiment.run, out=args.out)
+        )
+    folder = choose_folder(experiment, args.resume)
+    with raise_interrupts(), Progress(quiet=args.json) as progress:
+        try:
+            submit(
+                path,
+                folder,
+                resume=args.resume,
+                accept_change=args.accept_change,
+                accept=args.accept,
+                kits=optional_path(args.kits),
+                command=shlex.join(args.typed),
+                watch=progress.show_sites,
+                say=progress.say,
+            )
+        except RunError as error:
+            if is_run(folder):
+                error.add_note(
+                    f"{rounds_on_disk(1)}; {MENDED} {goes_on(folder, 'submit', args.plan, '--out', str(folder))}"
+                )
+            raise
+    return present(folder, args, html=not args.no_report)
+
+
 def _settings_of(place: str) -> Any:
     from coterie.sites.settings import SETTINGS_FILE, read_settings
 
@@ -714,7 +516,7 @@ def _say(text: str) -> None:
     )  # plans and other parties write parts of what is said
 
 
-SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "deploy": _deploy,
     "site check": _check,
     "site approve": _approve,
@@ -729,5 +531,6 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "attack": _attack,
     "status": _status,
     "purge": _purge,
+    "submit": _submit,
 }
 """Functions that run a command of a site, given its options, and return the exit status."""

@@ -1,0 +1,65 @@
+"""Which model a batched kernel trains: one that it knows, on a machine where it gives the same bits in any company."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import nn
+
+from coterie.base.clients import Client
+from coterie.base.loss import Kind, Loss
+from coterie.base.rows import sample
+from coterie.base.vector import Layout
+from coterie.compute.kernels import Batched, recognise
+
+logger = logging.getLogger("coterie")
+
+_STEADY: dict[tuple[object, ...], bool] = {}
+"""Answers of `Batched.steady` by what decides them: the runs of an experiment open the same model again and again."""
+
+
+def known_kernel(
+    model: nn.Module,
+    layout: Layout,
+    loss: Loss,
+    example: Client,
+    device: torch.device,
+) -> Batched | None:
+    """Return the batched kernel of a model under a loss, for rows such as those of the example; None if it does not know them."""
+    inputs = sample(example.train.inputs)
+    known_loss = loss.own is None and loss.form is None
+    if isinstance(inputs, dict) or not known_loss:
+        return None
+    layers = recognise(model, layout, inputs)
+    if layers is None:
+        return None
+    kind: Kind = loss.kind
+    # Several labels of a row are as many outputs with a binary cross-entropy each.
+    if kind == "multilabel":
+        kind = "binary"
+    return Batched(layers, kind, layout, device)
+
+
+def is_steady(batched: Batched) -> bool:
+    """Return True if the kernel gives the same bits in any company on this machine, and log what trains."""
+    for trial in batched.probes():
+        key = (
+            trial.layers,
+            trial.kind,
+            trial.layout.dtype,
+            trial.device,
+            torch.get_num_threads(),
+        )
+        if key not in _STEADY:
+            _STEADY[key] = trial.steady()
+        if not _STEADY[key]:
+            logger.info(
+                "the loop trains: on this machine a batched product depends on how many share it"
+            )
+            return False
+    logger.info(
+        "the batched kernel trains the %d layers of this model (kernel = 'loop' turns it off)",
+        len(batched.layers),
+    )
+    return True
