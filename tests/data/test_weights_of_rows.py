@@ -21,6 +21,7 @@ from coterie.compute.segments import Segments
 from coterie.compute.survival import brier_at, concordance, kaplan_meier
 from coterie.solvers import glm
 from coterie.solvers.cox import partial_likelihood
+from coterie.solvers.pooling import draw_to
 from coterie.solvers.profile import fit_shared_slopes
 from coterie.solvers.ridge import Problem, fit_ridge, ridge_by_fold, ridge_of_all
 
@@ -654,3 +655,13 @@ def test_private_steps_count_a_row_by_its_weight():
             sums.append(clipped_sum(space, part.inputs, part.labels, bound))
             engine.close()
         torch.testing.assert_close(sums[0], sums[1], atol=1e-4, rtol=1e-5)
+
+
+def test_a_model_is_pooled_at_home_as_by_repeated_rows():
+    x, y, _ = rows_of("binary", 5)
+    counts, family = counts_of(5), glm.FAMILIES["binary"]
+    slopes = torch.tensor([0.5, -0.2], dtype=torch.float64)
+    ours, spread = draw_to(slopes, x, y, family, 1, counts)
+    theirs, other = draw_to(slopes, repeat(x, counts), repeat(y, counts), family, 1)
+    torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=0)
+    assert spread == other
