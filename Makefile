@@ -83,7 +83,7 @@ mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes 
 claims: $(VENV)/.dev  ## is the answer of each embedded example stable? 21 runs of each with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims
 
-privacy: $(VENV)/.dev  ## does joining pay behind row noise, at which epsilon? generated sites and hospitals, into docs/results/privacy.md (3 minutes on a quiet core)
+privacy: $(VENV)/.dev  ## does joining pay behind row noise, at which epsilon? generated sites and hospitals, into docs/results/privacy.md (10 minutes on a quiet core)
 	$(BIN)/python -m benchmarks.privacy
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes; finished federations are kept)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +28,32 @@ ROUNDS, RATE, CLIP = 20, 1.0, 1.0
 BIAS = {"part": "bias", "steps": (0, 10, 30), "lr": (0.3, 1.0)}
 """What each site tunes at home, on rows that it keeps from training: a fifth."""
 TEST_ROWS = 1000
+POOL = {"part": "pool"}
+MASKED_ROWS = 500
+"""Above so many rows of a site noise decides nothing, masked or not."""
 SPREAD, BIASES = 0.3, 0.7
 """Deviation of a site's slopes from those of all, as a share of theirs, and of its intercept."""
+
+
+class Way(NamedTuple):
+    """How a shared model is made and used: what each site does at home, and whether noise is in masked sums alone."""
+
+    title: str
+    home: Mapping[str, Any] | None = None
+    masked: bool = False
+
+    @property
+    def merges(self) -> bool:
+        """Return True if no rows are kept from training."""
+        return self.home != BIAS
+
+
+WAYS = (
+    Way(""),
+    Way(", bias at home", BIAS),
+    Way(", pooled at home", POOL),
+    Way(", pooled at home, masked sums", POOL, masked=True),
+)
 
 
 class Setting(NamedTuple):
@@ -78,9 +102,9 @@ def clients_of(setting: Setting, seed: int) -> ct.Clients:
 
 
 def losses(
-    method: ct.Method, clients: ct.Clients, seed: int, *, tunes: bool = False
+    method: ct.Method, clients: ct.Clients, seed: int, way: Way = WAYS[0]
 ) -> dict[str, float]:
-    """Return the test log-loss of each client after training, and after it has tuned its bias, if it does."""
+    """Return the test log-loss of each client after training, and after what it does at home."""
     inputs = clients[0].train.inputs
     torch.manual_seed(seed)
     run = ct.fit(
@@ -90,40 +114,58 @@ def losses(
         rounds=ROUNDS,
         seed=seed,
         settings=ct.RunSettings(
-            evaluate=ROUNDS, metrics=(), merge_validation=not tunes
+            evaluate=ROUNDS,
+            metrics=(),
+            merge_validation=way.merges,
+            secure=secure_sums(len(clients)) if way.masked else None,
         ),
     )
-    if tunes:
-        run = ct.personalise(run, clients, **BIAS)
+    if way.home is not None:
+        run = ct.personalise(run, clients, **way.home)
     return {r["client"]: r["loss"] for r in run.summary if r["split"] == "test"}
 
 
-def method_of(epsilon: float, rows: int) -> ct.FedAvg:
-    """FedAvg by one step on all rows a round, behind the noise of one epsilon at delta 1 / (10 rows)."""
+def secure_sums(sites: int) -> ct.SecureSums:
+    """Masked sums that two thirds of the sites open, one of whom may be curious."""
+    return ct.SecureSums(ct.SecureSums().survivors(sites))
+
+
+def method_of(epsilon: float, rows: int, hidden: float = 1.0) -> ct.FedAvg:
+    """FedAvg by one step on all rows a round, behind the noise of one epsilon at delta 1 / (10 rows).
+
+    Args:
+        epsilon: of all rounds.
+        rows: of the largest site.
+        hidden: the share of the noise that curious sites do not know.
+    """
     noise = ct.RowNoise.of_epsilon(
         epsilon, delta=usual_delta(rows), steps=ROUNDS, clip=CLIP
     )
+    noise = ct.RowNoise(noise.noise_multiplier / hidden, CLIP)
     local = ct.LocalSGD(
         lr=RATE, steps=ct.Steps(1), batch_size=None, weight_decay=1e-3, private=noise
     )
     return ct.FedAvg(local=local)
 
 
-def gains(setting: Setting, seed: int) -> dict[tuple[str, bool, float], float]:
-    """Return the gains of one seed by client (each hospital, or "all"), whether it tunes its bias, and epsilon."""
+def gains(setting: Setting, seed: int) -> dict[tuple[str, str, float], float]:
+    """Return the gains of one seed by client (each hospital, or "all"), title of the way, and epsilon."""
     clients = clients_of(setting, seed)
     rows = max(setting.rows, *clients.sizes("train").values())
     alone = losses(ct.Local(), clients, seed)
     result = {}
-    for tunes in (False, True):
+    for way in WAYS:
+        if way.masked and setting.rows > MASKED_ROWS:
+            continue
+        hidden = secure_sums(len(clients)).hidden_noise if way.masked else 1.0
         for epsilon in EPSILONS:
-            method = method_of(epsilon, rows)
-            shared = losses(method, clients, seed, tunes=tunes)
+            method = method_of(epsilon, rows, hidden)
+            shared = losses(method, clients, seed, way)
             differences = {name: alone[name] - shared[name] for name in alone}
-            result["all", tunes, epsilon] = statistics.mean(differences.values())
+            result["all", way.title, epsilon] = statistics.mean(differences.values())
             for name, gap in differences.items():
                 if not setting.sites:
-                    result[name, tunes, epsilon] = gap
+                    result[name, way.title, epsilon] = gap
     return result
 
 
@@ -138,20 +180,19 @@ def half_width(values: list[float]) -> float:
 def table(seeds: int) -> Iterator[str]:
     """Yield the rows of the page's table."""
     for setting in SETTINGS:
-        by_place: dict[tuple[str, bool, float], list[float]] = {}
+        by_place: dict[tuple[str, str, float], list[float]] = {}
         for seed in range(seeds):
             for place, gap in gains(setting, seed).items():
                 by_place.setdefault(place, []).append(gap)
-        for name, tunes in dict.fromkeys((key[0], key[1]) for key in by_place):
+        for name, title in dict.fromkeys((key[0], key[1]) for key in by_place):
             cells = []
             for epsilon in EPSILONS:
-                values = by_place[name, tunes, epsilon]
+                values = by_place[name, title, epsilon]
                 cells.append(
                     f"{statistics.mean(values):+.3f} ± {half_width(values):.3f}"
                 )
             place = setting.title if name == "all" else name
-            home = ", bias at home" if tunes else ""
-            yield f"| {place}{home} | {' | '.join(cells)} |"
+            yield f"| {place}{title} | {' | '.join(cells)} |"
 
 
 def page(seeds: int) -> str:
@@ -174,7 +215,9 @@ def page(seeds: int) -> str:
             "alike at every epsilon and chosen before on other seeds; delta is a tenth of one in the rows of the largest",
             "site. Generated sites differ in slopes (by a third) and intercepts; 1,000 rows of each test. Scaling of the",
             "hospitals' columns is not covered by epsilon. A bias is tuned at home, where nothing is told of it, on a fifth of",
-            "the rows, which are then kept from training.",
+            "the rows, which are then kept from training. Pooled at home (`fedavg+pool`), slopes are drawn to the shared ones",
+            "as far as a site's own rows say. In masked sums (`[secure]`) two thirds of the sites make the noise of a sum, one",
+            "of whom may be curious.",
             "",
             "`make privacy` writes this page.",
             "",

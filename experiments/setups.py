@@ -23,8 +23,11 @@ ABSENT = "none"
 
 IMAGES = ("fashion-mnist", "cifar10")
 """Data sets whose pixels are divided by 255 and nothing else."""
-OURS_OF_ISFL = {"constants against": "the new average", "first weights": 1}
-"""Choices of ISFL that are no setting (`samplers/isfl.py`, `after_round`)."""
+READINGS_OF_ISFL = {
+    "paper": {"constants against": "the new average", "first weights": 1},
+    "code": {"constants against": "the old global model", "first weights": "p / p_k"},
+}
+"""What ISFL's setting `reading` chooses (`samplers/isfl.py`)."""
 
 
 class Constant(NamedTuple):
@@ -97,7 +100,8 @@ def values_of(experiment: str) -> dict[str, Any]:
     if values["data.name"] in IMAGES:
         values["pixels"] = "from 0 to 1"
     if experiment.startswith("isfl-"):
-        values |= OURS_OF_ISFL
+        reading = values.get("methods.isfl.reading", "paper")
+        values |= READINGS_OF_ISFL[reading]
     return values
 
 

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 from hospital import Hospital
 
-from coterie.contract.wire import decode, encode
+from coterie.contract.encoding import decode, encode
 from coterie.sites import site as site_module
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import approval_file

@@ -11,7 +11,8 @@ import torch
 import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - both register their tasks
 from coterie.config.local import LocalSGD, Steps
-from coterie.contract.wire import Ask, Context, decode, encode
+from coterie.contract.encoding import decode, encode
+from coterie.contract.wire import Ask, Context
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.agreement import agree
 from coterie.models import build_shape, outputs_of

@@ -13,8 +13,9 @@ from three_sites import LIAR, SITES, ThreeSites, altered, put, told
 from coterie.base.errors import InputError, RunError
 from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update
+from coterie.contract.encoding import decode
 from coterie.contract.federation import Federation
-from coterie.contract.wire import Block, Packed, PerClient, decode
+from coterie.contract.wire import Block, Packed, PerClient
 from coterie.sites.replies import moments_apart
 
 SGD = {"steps": 2, "batch_size": 16, "minimum_batch": 8}

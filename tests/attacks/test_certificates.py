@@ -897,7 +897,7 @@ def test_lists_that_come_at_once_leave_the_latest(copied, monkeypatch):
 
 def conversation(kits):
     """A site of hungary's kit, and a function that says something to it as the server."""
-    from coterie.contract.wire import decode, encode
+    from coterie.contract.encoding import decode, encode
     from coterie.sites.site import Site
 
     kit = kits / "hungary"

@@ -16,9 +16,10 @@ import torch
 from child import Behind, children
 from hospital import FEDAVG
 
+from coterie.contract.encoding import decode, encode
 from coterie.contract.requests import declarations
 from coterie.contract.task import task_names
-from coterie.contract.wire import Context, PerClient, decode, encode
+from coterie.contract.wire import Context, PerClient
 from coterie.run.experiment import Experiment
 from coterie.sites.allowed import RefusedError
 from coterie.sites.attack_requests import probes

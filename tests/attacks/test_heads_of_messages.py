@@ -10,8 +10,8 @@ import safetensors.torch
 from hospital import Hospital
 
 from coterie.base.errors import InputError
-from coterie.contract import wire
-from coterie.contract.wire import decode, encode
+from coterie.contract import encoding
+from coterie.contract.encoding import decode, encode
 from coterie.sites.child import serve_message
 from coterie.sites.descriptions import HEAD_OF_A_COLUMN, SiteDescription, longest_head
 from coterie.sites.replies import read_reply
@@ -49,10 +49,12 @@ def bomb(request, monkeypatch):
         raise AssertionError("a parser has seen it")
 
     made = message_of(*request.param)
-    assert len(made) > wire.HEAD or request.param[0] == "another length"
+    assert len(made) > encoding.HEAD or request.param[0] == "another length"
     monkeypatch.setattr(safetensors.torch, "load", parsed)
-    monkeypatch.setattr(wire, "json", SimpleNamespace(loads=parsed, dumps=json.dumps))
-    monkeypatch.setattr(wire, "_shallow", parsed)
+    monkeypatch.setattr(
+        encoding, "json", SimpleNamespace(loads=parsed, dumps=json.dumps)
+    )
+    monkeypatch.setattr(encoding, "_shallow", parsed)
     return made
 
 
@@ -115,7 +117,7 @@ def test_a_head_has_room_for_each_column_and_each_category_that_the_plan_states(
         }
     )
     assert decode(message, longest_head(stated))["serial"] == 1
-    assert longest_head(STATED) < wire.HEAD + 3 * HEAD_OF_A_COLUMN
+    assert longest_head(STATED) < encoding.HEAD + 3 * HEAD_OF_A_COLUMN
 
 
 @pytest.mark.promise("bounded messages")

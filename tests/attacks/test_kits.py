@@ -768,7 +768,7 @@ def test_an_operator_of_another_authority_signs_nothing_that_a_site_approves(
 def test_the_server_signs_how_a_log_ends_and_a_cut_is_noticed(copied, capsys):
     """Cutting the end of a log left a chain in order."""
     from coterie.cli.main import main
-    from coterie.contract.wire import decode, encode
+    from coterie.contract.encoding import decode, encode
     from coterie.sites.approval import approve
     from coterie.sites.flare.signature import sign_head, sign_plan
     from coterie.sites.site import Site

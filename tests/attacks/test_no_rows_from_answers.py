@@ -448,7 +448,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
     text[7] = ",".join([*text[7].split(",")[:-1], ""])
     (tmp_path / "own.csv").write_text("\n".join(text))
     hospital = Hospital(tmp_path, odd)
-    from coterie.contract.wire import decode, encode
+    from coterie.contract.encoding import decode, encode
 
     message = encode(
         {

@@ -18,7 +18,7 @@ from test_the_log_is_an_audit import Here, messages
 
 from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update
-from coterie.contract.wire import decode
+from coterie.contract.encoding import decode
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.sites import log as log_module
 from coterie.sites.allowed import RefusedError

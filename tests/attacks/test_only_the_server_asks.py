@@ -7,7 +7,7 @@ import json
 import pytest
 from hospital import plan_file, settings_file
 
-from coterie.contract.wire import decode, encode
+from coterie.contract.encoding import decode, encode
 
 
 @pytest.fixture

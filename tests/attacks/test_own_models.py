@@ -15,7 +15,7 @@ from coterie.algorithms.ditto import ditto_update
 from coterie.algorithms.fedproto import prototype_update
 from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import own_model
-from coterie.contract.wire import decode
+from coterie.contract.encoding import decode
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.sites.allowed import RefusedError
 from coterie.sites.backend import Sites

@@ -12,7 +12,8 @@ from hospital import Hospital, local, settings_file
 
 from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update
-from coterie.contract.wire import Ask, Context, decode, encode
+from coterie.contract.encoding import decode, encode
+from coterie.contract.wire import Ask, Context
 from coterie.sites.log import entries
 
 

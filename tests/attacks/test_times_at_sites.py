@@ -16,7 +16,8 @@ import coterie.algorithms
 import coterie.compute.metrics
 from coterie.base.hazards import CELLS, cell_of, edge
 from coterie.base.label_form import LabelForm
-from coterie.contract.wire import Ask, Context, decode, encode
+from coterie.contract.encoding import decode, encode
+from coterie.contract.wire import Ask, Context
 from coterie.data.tables.intervals import count_events, sum_counts, sum_followup
 from coterie.report.results import Results
 from coterie.sites.allowed import RefusedError

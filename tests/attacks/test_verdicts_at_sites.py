@@ -22,7 +22,7 @@ from coterie.algorithms.local import model_alone, train_alone
 from coterie.cli.main import main
 from coterie.compute.metrics import baselines, evaluate
 from coterie.compute.outcomes import BOOSTED
-from coterie.contract.wire import decode
+from coterie.contract.encoding import decode
 from coterie.data.parts import with_fold
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.filters.clip import Clip

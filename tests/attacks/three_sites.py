@@ -10,8 +10,8 @@ from hospital import plan_file, settings_file
 import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - both register their tasks
 from coterie.base.rng import Rng
+from coterie.contract.encoding import decode, encode, header
 from coterie.contract.federation import Federation
-from coterie.contract.wire import decode, encode, header
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.models import build_model
 from coterie.sites.approval import approve

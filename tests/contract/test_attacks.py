@@ -23,7 +23,7 @@ from coterie.compute.tasks import local_update
 from coterie.config.registry import ATTACKS, ENGINES
 from coterie.contract import exchange, task
 from coterie.contract.federation import QuorumError
-from coterie.contract.method import curvature_task
+from coterie.contract.fitting import curvature_task
 from coterie.filters.top_k import TopK
 from federations import PROBLEMS, assert_same_bits, fit, logistic
 

@@ -13,7 +13,7 @@ from coterie import FedAvg, task
 from coterie.base.errors import InputError
 from coterie.config.schema import wire_type
 from coterie.contract.filters import Filter
-from coterie.contract.method import filters_of
+from coterie.contract.fitting import filters_of
 from coterie.contract.task import Count, Gap, Gradient, Update
 from federations import batch_norm, federation_of, quadratic
 

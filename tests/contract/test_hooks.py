@@ -9,7 +9,8 @@ import torch
 import coterie as ct
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, SAMPLERS
 from coterie.config.rules import check_object
-from coterie.contract.method import Attack, Method, Sampler
+from coterie.contract.attack import Attack
+from coterie.contract.method import Method, Sampler
 
 ROWS = {
     name: (torch.ones(12, 1), torch.full((12,), label))

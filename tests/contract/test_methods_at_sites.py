@@ -10,8 +10,10 @@ import torch
 from test_methods import CASES, in_turn, is_first, is_pooled, method_of, server_rows
 
 from coterie.config.local import Epochs, LocalSGD, Steps
+from coterie.contract.encoding import encode
+from coterie.contract.payload import payload_fields
 from coterie.contract.requests import Limits, about_each_model
-from coterie.contract.wire import PerClient, encode
+from coterie.contract.wire import PerClient
 from coterie.engines.inprocess import InProcessEngine
 from coterie.sites.allowed import Allowed, RefusedError
 from federations import Opening, fit, logistic
@@ -170,7 +172,7 @@ def test_every_field_of_every_declared_task_says_what_it_may_hold(case):
 
     method = method_of(case, LOCAL)
     for one, owner in declarations(method).values():
-        for name, about in one.task.payload.items():
+        for name, about in payload_fields(one.task).items():
             where = f"{one.task.name} takes {name!r}"
             if about.tensor:
                 assert about.holds is not None, (

@@ -11,7 +11,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.cli.main import main
-from coterie.config.local import OPTIMISERS
+from coterie.config.optimisers import OPTIMISERS
 from coterie.config.registry import METHODS
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from coterie.base.errors import InputError
 from coterie.base.files import json_text, read_checkpoint, write_checkpoint
-from coterie.contract.wire import decode, encode
+from coterie.contract.encoding import decode, encode
 from coterie.report.files import summary_rows
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results

@@ -16,7 +16,7 @@ import coterie as ct
 from coterie import task
 from coterie.base.errors import InputError
 from coterie.compute.cohort import Shard
-from coterie.contract.method import curvature_task
+from coterie.contract.fitting import curvature_task
 from coterie.contract.task import Update, find_task
 from coterie.run.experiment import Experiment
 from coterie.study.sweep import run_experiment

@@ -15,8 +15,8 @@ from test_sites import GARBAGE, LOCAL, begin, experiment, update, view
 import coterie as ct
 from coterie.compute.tasks import local_update
 from coterie.config.run import RunSettings
+from coterie.contract.encoding import decode
 from coterie.contract.federation import QuorumError
-from coterie.contract.wire import decode
 from coterie.models import build_model
 from coterie.run.loop import run_method
 from coterie.run.result import Run

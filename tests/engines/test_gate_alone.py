@@ -389,7 +389,7 @@ def test_a_job_adds_no_folder_to_its_imports_later(kit, custom):
 
 @pytest.mark.promise("closed doors")
 def test_a_site_whose_process_has_no_gate_answers_nothing(kit, monkeypatch):
-    from coterie.contract.wire import decode, encode
+    from coterie.contract.encoding import decode, encode
     from coterie.sites.flare import client
 
     (kit / "startup" / "client.key").write_text("a key")

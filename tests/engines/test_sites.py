@@ -25,8 +25,8 @@ import coterie.compute.metrics  # noqa: F401 - the settings of a site may name t
 from coterie.base.errors import InputError, RunError
 from coterie.cli import main as cli
 from coterie.config.local import LocalSGD, Steps
+from coterie.contract.encoding import decode, encode
 from coterie.contract.federation import Federation, QuorumError
-from coterie.contract.wire import decode, encode
 from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.report.answer import answer_lines
 from coterie.report.html import write

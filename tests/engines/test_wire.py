@@ -13,6 +13,7 @@ from coterie.base.errors import InputError
 from coterie.config import schema
 from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
 from coterie.config.schema import wire_type, wire_types
+from coterie.contract.encoding import decode, encode, from_json, header
 from coterie.contract.wire import (
     Answer,
     Ask,
@@ -20,10 +21,6 @@ from coterie.contract.wire import (
     ClientCost,
     Context,
     PerClient,
-    decode,
-    encode,
-    from_json,
-    header,
     nbytes,
     to_json,
 )

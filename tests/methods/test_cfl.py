@@ -44,7 +44,7 @@ MUTANTS = {
             "<= int((cluster == group).sum())",
         ),
         (
-            "compute/tasks.py",
+            "compute/server_averages.py",
             "average(sizes[replied], replies.delta[replied])",
             "average(replies.sizes, replies.delta)",
         ),

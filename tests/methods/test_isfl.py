@@ -55,7 +55,9 @@ MUTANTS = {
             "torch.stack(optima if self.exact else closed_forms)",
             "torch.stack(closed_forms)",
         ),
-        ("samplers/isfl.py", "if name in names:", "if False:"),
+        ("samplers/isfl.py", "if name in preferred:", "if False:"),
+        ("samplers/isfl.py", "cohort.keep(AVERAGE, new_average[None])", "pass"),
+        ("samplers/isfl.py", "if before:", "if False:"),
         (
             "samplers/isfl.py",
             "return shares_in_memory(cohort, client, SHARES)",
@@ -650,16 +652,17 @@ def test_a_model_that_cannot_be_vectorised_goes_row_by_row_and_says_so_once(capl
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("reading", ["paper", "code"])
 @pytest.mark.parametrize("best", [False, True])
 @pytest.mark.parametrize("make", [logistic, dict_inputs])
-def test_two_rounds_recomputed(make, best):
+def test_two_rounds_recomputed(make, best, reading):
     problem = make()
     held = held_rows(problem)
     clients = Clients([Client(c.name, c.train) for c in problem.clients])
     alone = Problem(clients, problem.model)
     local = LocalSGD(lr=0.2, steps=Steps(3), batch_size=5)
     run = fit(
-        ISFL(local, exact=best, floor=0.1),
+        ISFL(local, exact=best, floor=0.1, reading=reading),
         clients,
         problem.model,
         2,
@@ -674,8 +677,10 @@ def test_two_rounds_recomputed(make, best):
     }
     p = sum(counts.values()) / sum(SIZES.values())
     x, q = start(alone), {}
+    if reading == "code":
+        q = dict.fromkeys(counts, p)
     for number in (1, 2):
-        models = []
+        models, before = [], x
         for c in clients:
             rng, labels = Rng.named(4, number, c.name, "train"), c.train.labels
             share = np.full(len(labels), 1 / len(labels))
@@ -699,7 +704,8 @@ def test_two_rounds_recomputed(make, best):
         x = sum(
             SIZES[c.name] * own for c, own in zip(clients, models, strict=True)
         ) / sum(SIZES.values())
-        constants = plain_lipschitz(problem, x, models, classes)
+        about = before if reading == "code" else x
+        constants = plain_lipschitz(problem, about, models, classes)
         for k, c in enumerate(clients):
             arguments = p, counts[c.name] / counts[c.name].sum(), constants[k], 0.1
             pair = closed_form(*arguments)[0], exact(*arguments)
@@ -767,3 +773,8 @@ def test_a_reply_has_its_declared_dtype_whatever_torchs_default_is(method):
         assert ct.fit(method(local), clients, ct.models.Logistic(), 2, 0).rounds == 2
     finally:
         torch.set_default_dtype(usual)
+
+
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_the_reading_of_the_code_keeps_the_laws_of_methods(where):
+    ct.testing.check_method(ISFL(where=where, reading="code"))

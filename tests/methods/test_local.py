@@ -23,9 +23,9 @@ from coterie.compute.cohort import Shard
 from coterie.compute.ridge import find_linear
 from coterie.compute.workspace import Workspace
 from coterie.config.local import Steps
+from coterie.contract.encoding import decode, encode
 from coterie.contract.federation import Federation
 from coterie.contract.requests import Limits, check_payload, declarations
-from coterie.contract.wire import decode, encode
 from coterie.data.parts import with_fold
 from coterie.solvers.ridge import INTERCEPT, PENALTIES
 from federations import (

@@ -8,11 +8,13 @@ from statistics import NormalDist, fmean
 import numpy as np
 import pytest
 import torch
+from test_the_audit import bound
 from torch import nn
 
 import coterie as ct
 from coterie.base.errors import InputError
-from coterie.base.privacy import noise_multiplier
+from coterie.base.privacy import epsilon_of, noise_multiplier
+from coterie.compute import row_noise
 from coterie.compute.discrete_gaussian import discrete_gaussian
 from coterie.compute.tasks import local_update, own_update, row_sum
 from coterie.contract.federation import Federation
@@ -337,3 +339,58 @@ def test_who_drops_out_is_left_out():
     run = fit(rounds=3, attack=ct.attacks.Dropout(on=("d",), p=1.0))
     assert run.failures.keys() == {"d"}
     assert bool(torch.isfinite(run.x).all())
+
+
+# ---- an audit: whoever knows all other rows guesses from the sum of three clients whether a canary was among them
+
+
+def sums_of_three(federations, noise):
+    """What the sums [n] of as many federations say along the canary, which every second has; and the noise of their last client."""
+    canary, other = torch.tensor([1e3, 0.0]), torch.tensor([0.0, 1.0])
+    tables = {}
+    for number in range(3 * federations):
+        federation, member = divmod(number, 3)
+        has_it = member == 0 and federation % 2 == 1
+        inputs = torch.stack([canary if has_it else 0 * canary, other])
+        tables[f"{number:06}"] = {"train": (inputs, torch.tensor([1, 0]))}
+    module = nn.Linear(2, 1, bias=False)
+    engine = ct.InProcess().open(ct.data.from_tensors(tables), module, "binary")
+    names = engine.clients
+    factors = PerClient(torch.ones(len(names), dtype=torch.float64))
+    sent = federation_of(engine).ask(
+        names, row_sum, x=torch.zeros(2), noise=noise, parties=3, factors=factors
+    )
+    engine.close()
+    grid = NoisyGrid(noise, parties=3, dim=2)
+    words = sent.words[:, 0].double().reshape(federations, 3) * grid.step
+    # The canary has label 1, and its gradient points downhill.
+    return -words.sum(1), -words[:, 2]
+
+
+def audited(sums):
+    without, with_canary = sums[0::2], sums[1::2]
+    alarms = bound(int((without > 0.5).sum()), len(without))
+    misses = bound(int((with_canary <= 0.5).sum()), len(with_canary))
+    mu = -NormalDist().inv_cdf(alarms) - NormalDist().inv_cdf(misses)
+    return epsilon_of(max(0.0, mu), 1e-5)
+
+
+@pytest.mark.promise("secure sums")
+def test_no_guess_from_a_sum_is_better_than_claimed_and_the_best_is_near():
+    secure = ct.SecureSums(threshold=3)
+    z = noise_multiplier(8.0, 1e-5, 1) / secure.hidden_noise
+    sums, of_curious = sums_of_three(800, ct.RowNoise(z, clip=1.0))
+    assert 4.0 < audited(sums - of_curious) <= 8.0
+    assert audited(sums) < audited(sums - of_curious)
+
+
+def test_a_client_that_adds_less_noise_than_its_part_is_found(monkeypatch):
+    whole = row_noise.discrete_gaussian
+    monkeypatch.setattr(
+        row_noise,
+        "discrete_gaussian",
+        lambda count, bits, draw: whole(count, bits, draw) // 3,
+    )
+    z = noise_multiplier(8.0, 1e-5, 1)
+    sums, _ = sums_of_three(800, ct.RowNoise(z, clip=1.0))
+    assert audited(sums) > 8.0

@@ -14,7 +14,8 @@ from coterie.base.privacy import epsilon_of, noise_multiplier
 from coterie.compute.metrics import evaluate
 from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.tasks import local_update
-from coterie.config.local import RowNoise, Steps
+from coterie.config.local import Steps
+from coterie.config.row_noise import RowNoise
 from coterie.data.tables.recipe import moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import fits

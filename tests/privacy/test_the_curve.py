@@ -60,6 +60,20 @@ def test_each_method_is_trained_once_for_each_epsilon_and_alone_without_noise(co
     assert private[2]["noise_multiplier"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("model", "pools"), [("logistic", True), ("mlp", False)])
+def test_a_linear_model_is_pooled_at_home_too(coterie, model, pools):
+    status, printed = coterie(
+        "compare",
+        "heart-disease",
+        *("--privacy", "2", "--rounds", "2", "--model", model),
+        *(*FAST, "--out", "run"),
+    )
+    assert status == 0, printed
+    methods = {row["method"] for row in json.loads(printed)["privacy"]}
+    assert ("fedavg+pool" in methods) is pools
+    assert "fedavg+bias" in methods
+
+
 PLAIN = {
     "data": {"name": "heart-disease"},
     "methods": [{"name": "local"}, {"name": "fedavg"}],

@@ -43,7 +43,8 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import dot
 from coterie.compute.cohort import Cohort
-from coterie.compute.tasks import LocalUpdate, OwnModel, step_by_average
+from coterie.compute.server_averages import step_by_average
+from coterie.compute.tasks import LocalUpdate, OwnModel
 from coterie.config.local import LocalSGD
 from coterie.config.rules import Rule, is_number
 from coterie.config.schema import options

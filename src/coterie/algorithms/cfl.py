@@ -38,7 +38,8 @@ from torch import Tensor
 
 from coterie.base.rng import Rng
 from coterie.base.vector import average
-from coterie.compute.tasks import average_groups, local_update
+from coterie.compute.server_averages import average_groups
+from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options

@@ -36,8 +36,9 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
-from coterie.compute.local_training import Quadratic
-from coterie.compute.tasks import LocalUpdate, own_model, own_models, step_by_average
+from coterie.compute.server_averages import step_by_average
+from coterie.compute.step_hooks import Quadratic
+from coterie.compute.tasks import LocalUpdate, own_model, own_models
 from coterie.config.local import LocalSGD, highest_rate
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options

@@ -46,7 +46,8 @@ from torch import Tensor
 from coterie.base.layers import last_layers
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
-from coterie.compute.tasks import LocalUpdate, OwnModel, step_by_average
+from coterie.compute.server_averages import step_by_average
+from coterie.compute.tasks import LocalUpdate, OwnModel
 from coterie.config.local import Epochs, LocalSGD
 from coterie.config.rules import COUNT, NOT_NEGATIVE, SHARE, SIZE, optional
 from coterie.config.schema import options

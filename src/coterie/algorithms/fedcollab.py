@@ -46,7 +46,8 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Inputs
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.compute.tasks import average_groups, local_update
+from coterie.compute.server_averages import average_groups
+from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
@@ -139,7 +140,8 @@ def _halves(client: Cohort) -> tuple[Tensor, Tensor]:
 
 def _features(client: Cohort, numbers: NDArray[np.int64]) -> Tensor:
     """Features of input and label [r, 129] of some rows: half-waves of random sums, scaled to a mean square near 1, and a 1."""
-    inputs, labels = client.training_rows(0, numbers)
+    inputs, stored = client.training_rows(0, numbers)
+    labels = client.workspace.loss.plain(stored)
     stream = Rng.named(client.seed, "fedcollab")
     total = stream_sum(inputs, stream.child("inputs")) + 2 * stream_sum(
         labels, stream.child("labels")

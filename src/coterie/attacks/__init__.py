@@ -27,7 +27,7 @@ from coterie.attacks.kinds import (
     SignFlip,
     Straggler,
 )
-from coterie.contract.method import Attack
+from coterie.contract.attack import Attack
 
 __all__ = [
     "ALIE",

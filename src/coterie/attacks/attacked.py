@@ -15,6 +15,7 @@ from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.rng import Rng
 from coterie.config.rules import check_object, overrides
 from coterie.config.schema import wire_type
+from coterie.contract.attack import Attack
 from coterie.contract.engine import Engine
 from coterie.contract.filters import (
     WRONG_SHAPE,
@@ -24,7 +25,6 @@ from coterie.contract.filters import (
     in_order,
     streams,
 )
-from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 

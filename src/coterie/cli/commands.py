@@ -277,7 +277,7 @@ def _finalise(args: argparse.Namespace) -> int:
     if args.own is not None:
         solve_own(target, Path(args.own), target, client=args.client)
     except_tuning = ""
-    if results.personal_part(method):
+    if results.keeps_rows_to_tune(method):
         except_tuning = " but those that choose how it is tuned"
     say(
         f"model of {method} for {args.client}, trained on all rows{except_tuning}: {target}"

@@ -75,9 +75,9 @@ def _override_behind_noise(
     epsilons = privacy_curve.epsilons_of(args.privacy)
     entries = tables["methods"]
     if args.methods is None:
-        names = privacy_curve.METHODS
+        names = [*privacy_curve.METHODS]
         if _is_linear(tables, args):
-            names = (*names, privacy_curve.POOLED)
+            names.append(privacy_curve.POOLED)
         entries = _method_tables(",".join(names), presets)
     tables["methods"] = privacy_curve.spread_methods(entries, epsilons)
     tables.pop("tune", None)

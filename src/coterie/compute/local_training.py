@@ -13,129 +13,26 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.base.errors import InputError, cut
-from coterie.base.rng import Generators, batches
+from coterie.base.rng import batches
 from coterie.base.rows import Inputs, row_size
-from coterie.base.vector import WIDE, trim_heap, unflatten
+from coterie.base.vector import WIDE, trim_heap
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows, pick_rows
 from coterie.compute.columns import COLUMNS, Columns
-from coterie.compute.features import capture, captured
+from coterie.compute.features import capture
 from coterie.compute.kernels import Batched, Feed, StepRule
 from coterie.compute.mapped import Mapped
 from coterie.compute.optimisers import State, make_stepper
 from coterie.compute.row_noise import PrivateRows, check_private
 from coterie.compute.segments import Chunk, RowSource, chunks
+from coterie.compute.step_hooks import GradientRule, Penalty, Quadratic, StepHooks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
 from coterie.contract.exchange import HELD_BYTES
 from coterie.contract.method import Sampler
-
-
-@dataclass(frozen=True)
-class Quadratic:
-    """The penalty `mu / 2 * ||y - anchor||^2` on the parameters y of a local model.
-
-    Attributes:
-        mu: >= 0.
-        anchor: [d + b], or [n, d + b] for one anchor per client; None: the model that training starts from.
-
-    >>> from typing import NamedTuple
-    >>> import coterie as ct
-    >>> Reply = NamedTuple("Reply", [("delta", ct.Update)])
-    >>> @ct.task
-    ... def near_update(cohort, *, x: torch.Tensor, local: ct.LocalSGD, mu: float) -> Reply:
-    ...     return Reply(cohort.updates(x, local, penalty=ct.Quadratic(mu)))
-    >>> engine = ct.InProcess().open(ct.data.load("heart-disease"), torch.nn.Linear(15, 1), "auto")
-    >>> federation = ct.Federation(engine, engine.clients)
-    >>> ask = {"x": engine.x, "local": ct.LocalSGD()}
-    >>> free, near = (federation.ask(engine.clients, near_update, mu=mu, **ask).delta.norm() for mu in (0.0, 10.0))
-    >>> bool(near < free)
-    True
-    >>> engine.close()
-    """
-
-    mu: float
-    anchor: Tensor | None = None
-
-    def add_gradient(self, grad: Tensor, y: Tensor) -> None:
-        """Add mu (y - anchor) to `grad` [d], in place, at the parameters y [d]; the anchor must be given."""
-        grad.add_(y - cast("Tensor", self.anchor)[: len(y)], alpha=self.mu)
-
-    def shift(self, lr: float, start: Tensor) -> Tensor:
-        """Return what the anchor adds to y in a step, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
-        anchor = self.anchor
-        if anchor is None:
-            anchor = start
-        return lr * self.mu * anchor
-
-
-@dataclass(frozen=True)
-class Step:
-    """One local step, as a penalty of the user's own sees it.
-
-    Attributes:
-        outputs: of the model that is trained, for the rows of the step.
-        inputs: these rows, as the model takes them.
-        labels: their labels.
-        client: position of the client in the cohort.
-        model: the module that is trained.
-
-    >>> from typing import NamedTuple
-    >>> import coterie as ct
-    >>> Reply = NamedTuple("Reply", [("delta", ct.Update)])
-    >>> @ct.task
-    ... def small_features(cohort, *, x, local, weight) -> Reply:
-    ...     def penalty(step: ct.Step):
-    ...         return weight * (step.features - step.features_of(x)).square().mean()
-    ...     return Reply(cohort.updates(x, local, penalty=penalty))
-    >>> model = nn.Sequential(nn.Linear(15, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> engine = ct.InProcess().open(ct.data.load("heart-disease"), model, "auto")
-    >>> federation = ct.Federation(engine, engine.clients)
-    >>> ask = {"x": engine.x, "local": ct.LocalSGD()}
-    >>> free, near = (federation.ask(engine.clients, small_features, weight=w, **ask).delta for w in (0.0, 10.0))
-    >>> bool(near[:, :64].norm() < free[:, :64].norm())  # the first layer makes the features
-    True
-    >>> engine.close()
-    """
-
-    outputs: Tensor
-    inputs: Any
-    labels: Tensor
-    client: int
-    model: nn.Module
-    _found: list[Tensor]
-    _cohort: CohortRows
-
-    @property
-    def features(self) -> Tensor:
-        """Representations [rows, k] of these rows by the model that is trained, with their gradient; `layer` of `train` says which."""
-        return captured(self._found)
-
-    def features_of(self, x: Tensor) -> Tensor:
-        """Representations [rows, k] of these rows by another model [d + b], which evaluates; nothing of it is trained."""
-        workspace = self._cohort.workspace
-        # No statistics of batch norm move, and what the model that is trained has given stays.
-        own = list(self._found)
-        self.model.eval()
-        with torch.no_grad():
-            vectors = unflatten(x, self._cohort.layout)
-            torch.func.functional_call(self.model, vectors, (self.inputs,))
-        workspace.train(True)
-        self._cohort.spent["row_losses"] += len(self.labels)
-        other = captured(self._found)
-        self._found[:] = own
-        return other
-
-
-Penalty = Quadratic | Callable[[Step], Tensor]
-"""A quadratic penalty, or a function of a step that returns a scalar to be added to its loss."""
-
-GradientRule = Callable[[Callable[[Tensor, int], Tensor], Tensor], Tensor]
-"""(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`.
-Random layers draw the same numbers in each call with the same k."""
 
 
 class TrainOptions(TypedDict, total=False):
@@ -269,8 +166,11 @@ class StepBatches:
 def _check_numbers(rows: Any, sampler: Sampler, count: int) -> NDArray[np.int64]:
     """Return row numbers [steps, batch_size] of a sampler. Raises `InputError` for one that the client does not have."""
     numbers = np.asarray(rows)
-    valid = numbers.ndim == 2 and numbers.dtype.kind in "iu" and numbers.size > 0
-    if not valid or numbers.min() < 0 or numbers.max() >= count:
+    are_integers = numbers.dtype.kind in "iu"
+    are_valid = numbers.ndim == 2 and numbers.size > 0
+    if are_integers and are_valid:
+        are_valid = bool(0 <= numbers.min() <= numbers.max() < count)
+    if not (are_integers and are_valid):
         raise InputError(
             f"{type(sampler).__name__}.rows must return row numbers [steps, batch_size] from 0 to {count - 1}; got {cut(rows)}"
         )
@@ -316,7 +216,8 @@ class LocalTraining:
             raise InputError(
                 f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}"
             )
-        if self.rule is not None and (local.accumulate > 1 or local.keep_state):
+        needs_gradient = local.accumulate > 1 or local.keep_state
+        if self.rule is not None and needs_gradient:
             raise InputError(
                 "LocalSGD.accumulate and keep_state belong to steps along a gradient, and this method has its own rule; leave them out"
             )
@@ -512,20 +413,17 @@ class LocalTraining:
             decay = 0.0
         rows = self._private_rows(client)
         hooks = self._hooks(client, rows)
-        is_plain = (
-            optimiser is None
-            and local.clip is None
-            and local.accumulate == 1
-            and hooks.none
-            and moving is None
-        )
+        # A plain step goes along the gradient of one batch as it is, which needs no vector of its own.
+        is_plain_gradient = local.clip is None and local.accumulate == 1
+        has_no_hooks = hooks.none and moving is None
+        is_plain = is_plain_gradient and has_no_hooks
         if rows is None:
             steps = every.of_steps(client)
         else:
             steps = ([batch] for batch in rows.steps(every.count(client)))
         try:
             for step, of_step in enumerate(steps):
-                if is_plain:
+                if is_plain and optimiser is None:
                     workspace.descend(*of_step[0], lr, decay)
                     continue
                 further = partial(every.further, client, step)
@@ -548,7 +446,10 @@ class LocalTraining:
         self._check_finite(self.cohort.names[client], workspace.x)
 
     def _gradient(
-        self, hooks: _Hooks, batches: Sequence[Batch], further: Callable[[int], Batch]
+        self,
+        hooks: StepHooks,
+        batches: Sequence[Batch],
+        further: Callable[[int], Batch],
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient [d] of a step, mean over the rows of its batches, and their loss."""
         workspace, clip = self.cohort.workspace, self.local.clip
@@ -602,7 +503,7 @@ class LocalTraining:
             return None
         return PrivateRows(self.cohort, client, noise, self.purpose, self._start)
 
-    def _hooks(self, client: int, rows: PrivateRows | None) -> _Hooks:
+    def _hooks(self, client: int, rows: PrivateRows | None) -> StepHooks:
         penalty, correction = self.penalty, self.correction
         if isinstance(penalty, Quadratic):
             anchor = penalty.anchor
@@ -611,7 +512,7 @@ class LocalTraining:
             penalty = Quadratic(penalty.mu, of_client(anchor, client))
         if correction is not None:
             correction = of_client(correction, client)
-        return _Hooks(
+        return StepHooks(
             self.cohort,
             client,
             penalty,
@@ -622,87 +523,16 @@ class LocalTraining:
         )
 
     def _check_finite(self, name: str, model: Tensor) -> None:
+        # Behind a veil an error would say something of a single row.
+        if self.cohort.workspace.veil is not None:
+            return
         # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
-        if (
-            self.cohort.workspace.veil is None
-            and not math.isfinite(model.sum().item())
-            and not bool(torch.isfinite(model).all())
-        ):
+        if math.isfinite(model.sum().item()):
+            return
+        if not bool(torch.isfinite(model).all()):
             raise FloatingPointError(
                 f"training of client {name!r} diverged (NaN or Inf); lower local lr = {self.lr}"
             )
-
-
-@dataclass(frozen=True)
-class _Hooks:
-    """The hooks of one client's training, and the gradient of a step under them."""
-
-    cohort: CohortRows
-    client: int
-    penalty: Penalty | None
-    correction: Tensor | None
-    rule: GradientRule | None
-    private: PrivateRows | None
-    found: list[Tensor]
-
-    @property
-    def none(self) -> bool:
-        """True if a step is the plain gradient."""
-        hooks = (self.penalty, self.correction, self.rule, self.private)
-        return all(hook is None for hook in hooks)
-
-    def gradient(self, batch: Batch, further: Callable[[int], Batch]) -> Tensor:
-        """Return the direction [d] of a step; `further(k)` draws its k-th further batch."""
-        if self.rule is None:
-            return self._plain(batch)
-        workspace = self.cohort.workspace
-        start = workspace.head.clone()
-        noise: dict[int, Generators] = {}
-        # The rows of batch 0 were counted as they were read, for one gradient.
-        counted = {0}
-
-        def at(y: Tensor, number: int) -> Tensor:
-            workspace.head.copy_(y)
-            # Two gradients on one batch meet the same noise, or their difference would be noise.
-            if workspace.random:
-                if number in noise:
-                    noise[number].restore()
-                noise.setdefault(number, Generators.now(workspace.generators))
-            rows = batch
-            if number != 0:
-                rows = further(number)
-            if number in counted:
-                counted.remove(number)
-            else:
-                self.cohort.spent["row_gradients"] += len(rows[1])
-            return self._plain(rows)
-
-        direction = self.rule(at, start)
-        workspace.head.copy_(start)
-        return direction
-
-    def _plain(self, batch: Batch) -> Tensor:
-        workspace, penalty = self.cohort.workspace, self.penalty
-        inputs, labels = batch
-        if self.private is not None:
-            grad = self.private.gradient()
-        elif penalty is None or isinstance(penalty, Quadratic):
-            grad = workspace.flat_gradient(inputs, labels)
-        else:
-            model, cohort = workspace.model, self.cohort
-
-            def penalty_of(outputs: Tensor) -> Tensor:
-                step = Step(
-                    outputs, inputs, labels, self.client, model, self.found, cohort
-                )
-                return penalty(step)
-
-            grad = workspace.flat_gradient(inputs, labels, penalty_of)
-        if isinstance(penalty, Quadratic):
-            penalty.add_gradient(grad, workspace.head)
-        if self.correction is not None:
-            grad.add_(self.correction)
-        return grad
 
 
 def _complete_sampler(sampler: Any) -> Sampler | None:

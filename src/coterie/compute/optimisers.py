@@ -11,7 +11,8 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut
 from coterie.compute.workspace import Workspace
-from coterie.config.local import LocalSGD, OwnOptimiser
+from coterie.config.local import LocalSGD
+from coterie.config.optimisers import OwnOptimiser
 
 Again = Callable[[], tuple[Tensor, Tensor]]
 """Computes gradient [d] and loss of a step's batches at the model as it is now."""

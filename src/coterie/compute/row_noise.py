@@ -25,7 +25,7 @@ from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.discrete_gaussian import discrete_gaussian
 from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.workspace import Workspace
-from coterie.config.local import RowNoise
+from coterie.config.row_noise import RowNoise
 from coterie.contract.fixed_point import NOISE_BITS, NoisyGrid
 
 FINENESS = 10
@@ -107,8 +107,9 @@ class PrivateRows:
             normal = torch.randn(count, generator=self._simulated, dtype=torch.float64)
             return normal.to(total.device)
         settings = repr((self._noise, len(self._batch[1]), workspace.layout)).encode()
-        vectors = [vector.cpu().numpy().tobytes() for vector in (workspace.x, total)]
-        secret = workspace.secret_normal(b"".join([settings, *vectors]), count)
+        model = workspace.x.cpu().numpy().tobytes()
+        gradients = total.cpu().numpy().tobytes()
+        secret = workspace.secret_normal(settings + model + gradients, count)
         return torch.from_numpy(secret).to(total.device)
 
 

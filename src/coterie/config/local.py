@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from coterie.base.errors import InputError, cut, require
-from coterie.base.identity import code_hash
-from coterie.base.privacy import noise_multiplier
+from coterie.config.optimisers import OPTIMISER, OwnOptimiser, optimiser_name
 from coterie.config.registry import SAMPLERS
+from coterie.config.row_noise import ROW_NOISE, RowNoise
 from coterie.config.rules import (
     BELOW_ONE,
     COUNT,
@@ -144,155 +141,6 @@ def highest_rate(lr: float | Schedule) -> float:
 
 
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
-_ROW_NOISE = Rule(
-    lambda v: isinstance(v, RowNoise), "a table such as { noise_multiplier = 4.0 }"
-)
-OPTIMISERS = (
-    "sgd",
-    "adam",
-    "adamw",
-    "adadelta",
-    "adagrad",
-    "adamax",
-    "asgd",
-    "nadam",
-    "radam",
-    "rmsprop",
-)
-"""Optimisers of torch by name: those that treat every number alike, so that one flat vector is trained as its tensors would be."""
-
-
-def _optimiser_name(value: Any) -> str | None:
-    """Return the name of an optimiser that is given as a name, `torch.optim.RMSprop`, or that class; None for anything else."""
-    if isinstance(value, type):
-        value = f"{value.__module__.rpartition('.')[0]}.{value.__name__}"
-    if isinstance(value, str) and value.startswith("torch.optim."):
-        value = value.removeprefix("torch.optim.").lower()
-    if value not in OPTIMISERS:
-        return None
-    return str(value)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
-
-@wire_type
-@dataclasses.dataclass(frozen=True)
-class OwnOptimiser:
-    """The name of a function that makes an optimiser of the user's own. The name travels; forked processes know the function.
-
-    Attributes:
-        name: what the function is called, with a hash of its code.
-    """
-
-    name: str
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> OwnOptimiser:
-        """Name a function; the same code with the same values around it has the same name."""
-        name = f"{getattr(function, '__name__', 'optimiser')}:{code_hash(function)}"
-        if _surroundings(_FUNCTIONS.get(name, function)) != _surroundings(function):
-            taken = sum(known.startswith(name) for known in _FUNCTIONS)
-            name = f"{name}-{taken}"
-        _FUNCTIONS[name] = function
-        return cls(name)
-
-    @staticmethod
-    def learn(functions: Mapping[str, Callable[..., Any]]) -> None:
-        """Know the functions of another process, by name."""
-        _FUNCTIONS.update(functions)
-
-    @staticmethod
-    def known() -> Mapping[str, Callable[..., Any]]:
-        """Return the functions that this process knows, by name."""
-        return _FUNCTIONS
-
-    @property
-    def __name__(self) -> str:
-        return self.name.partition(":")[0]
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function. Raises `InputError` in a process that does not know it."""
-        if self.name not in _FUNCTIONS:
-            raise InputError(
-                f"the optimiser {self.name} is a function of another Python program; it trains in one process and on Ray. "
-                f"Elsewhere name one: {' | '.join(OPTIMISERS)}"
-            )
-        return _FUNCTIONS[self.name]
-
-    def __call__(self, parameters: Any, lr: float) -> Any:
-        """Make the optimiser of these parameters; `lr` is given to a function that takes it and was not given one."""
-        function = self.function
-        bound: Mapping[str, Any] = {}
-        if isinstance(function, functools.partial):
-            bound = function.keywords
-        if "lr" in bound or "lr" not in inspect.signature(function).parameters:
-            return function(parameters)
-        return function(parameters, lr=lr)
-
-
-def _surroundings(function: Callable[..., Any]) -> list[Any]:
-    """What a function was made with beside its code: other values make another function."""
-    cells = getattr(function, "__closure__", None) or ()
-    values = [getattr(function, "__defaults__", None)]
-    values += [getattr(function, "__kwdefaults__", None)]
-    values += [getattr(function, "args", ()), getattr(function, "keywords", {})]
-    return values + [cell.cell_contents for cell in cells]
-
-
-def _is_optimiser(value: Any) -> bool:
-    if isinstance(value, str):
-        return _optimiser_name(value) is not None
-    return callable(value)
-
-
-_OPTIMISER = Rule(
-    _is_optimiser,
-    f"{' | '.join(OPTIMISERS)}, or in Python a function of parameters",
-    OPTIMISERS,
-)
-
-
-@wire_type
-@options
-class RowNoise:
-    """Noise in local training that hides each row: differentially private gradient descent by steps on all rows.
-
-    Each row's gradient is scaled to a length of `clip` at most, and their sum gets normal noise of deviation `noise_multiplier`
-    times `clip`. A step is then an event of mu = 1 / `noise_multiplier`, whatever is done with it. Nothing is sampled, so there is no
-    amplification to claim.
-
-    Source: M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1, with L = N.
-
-    Attributes:
-        noise_multiplier: z >= 0; 0: none, for comparison.
-        clip: C > 0, the largest length of a row's gradient; None: no limit, without noise alone.
-
-    >>> import coterie as ct
-    >>> noise = ct.RowNoise.of_epsilon(8.0, delta=1e-5, steps=60)
-    >>> round(noise.noise_multiplier, 4), noise.clip
-    (4.6494, 1.0)
-    >>> local = ct.LocalSGD(lr=0.5, steps=ct.Steps(1), batch_size=None, private=noise)
-    """
-
-    noise_multiplier: Annotated[float, NOT_NEGATIVE]
-    clip: Annotated[float | None, optional(POSITIVE, "no limit"), InFiles("none")] = 1.0
-
-    def __post_init__(self) -> None:
-        require(
-            self.clip is not None or not self.noise_multiplier,
-            "RowNoise hides a row only behind a bound; give clip, such as 1.0",
-        )
-
-    @classmethod
-    def of_epsilon(
-        cls, epsilon: float, *, delta: float, steps: int, clip: float | None = 1.0
-    ) -> RowNoise:
-        """Return the noise with which so many steps in all are (epsilon, delta)-private; none for infinite epsilon."""
-        if math.isinf(epsilon):
-            return cls(0.0, clip)
-        return cls(noise_multiplier(epsilon, delta, steps), clip)
 
 
 @wire_type
@@ -340,11 +188,11 @@ class LocalSGD:
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     clip: Annotated[float | None, optional(POSITIVE)] = None
     accumulate: Annotated[int, SIZE] = 1
-    optimiser: Annotated[str | Callable[..., Any], _OPTIMISER] = "sgd"
+    optimiser: Annotated[str | Callable[..., Any], OPTIMISER] = "sgd"
     keep_state: bool = False
     sampler: Annotated[Any, SAMPLERS] = None
     minimum_batch: Annotated[int, SIZE] = 1
-    private: Annotated[RowNoise | None, optional(_ROW_NOISE)] = None
+    private: Annotated[RowNoise | None, optional(ROW_NOISE)] = None
 
     def __post_init__(self) -> None:
         private = self.private is not None
@@ -354,7 +202,7 @@ class LocalSGD:
             )
         own = isinstance(self.optimiser, OwnOptimiser)
         if not own:
-            chosen: Any = _optimiser_name(self.optimiser)
+            chosen: Any = optimiser_name(self.optimiser)
             own = chosen is None
             if own:
                 chosen = OwnOptimiser.of(self.optimiser)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import math
 from typing import Annotated
 
 from coterie.base.errors import InputError
-from coterie.config.local import RowNoise
+from coterie.config.row_noise import RowNoise
 from coterie.config.rules import (
     NOT_NEGATIVE,
     POSITIVE,

@@ -427,7 +427,7 @@ ATTACKS = Registry(
         "dropout": "coterie.attacks.kinds:Dropout",
         "straggler": "coterie.attacks.kinds:Straggler",
     },
-    base="coterie.contract.method:Attack",
+    base="coterie.contract.attack:Attack",
     flag=Flag("--attack", "NAME"),
 )
 """Values that `[attack] name = ...` and `--attack` can name."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, require
-from coterie.config.local import RowNoise
+from coterie.config.row_noise import RowNoise
 from coterie.contract.masks import Words
 
 BITS = 31

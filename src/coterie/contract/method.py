@@ -1,4 +1,4 @@
-"""The base classes of methods, samplers, attacks and filters: they declare every hook, with a default for each.
+"""The base classes of methods and samplers: they declare every hook, with a default for each, as those of attacks and filters do.
 
 A hook is a public attribute of one of these classes. The run loop, cohorts, engines and attacks read hooks and nothing else, so a
 misspelt hook is refused when a run begins.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic
+from typing import Annotated, Any, ClassVar, Generic
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,28 +19,16 @@ from typing_extensions import (
 from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout
-from coterie.config.rules import Kind, check_object, one_of, overrides
-from coterie.config.run import Attackers
-from coterie.config.schema import options
+from coterie.config.rules import Kind, one_of
 from coterie.contract.federation import Federation
-from coterie.contract.filters import Filter, in_order
-from coterie.contract.replies import CURVATURE, VECTORS
-from coterie.contract.requests import declarations
-from coterie.contract.wire import to_json
-
-if TYPE_CHECKING:
-    from coterie.base.clients import Clients
 
 __all__ = [
-    "Attack",
-    "Filter",
     "Log",
     "Method",
     "Sampler",
     "as_log",
     "as_models",
     "clients_keeping_validation",
-    "filters_of",
 ]
 
 S = TypeVar("S", default=Any)
@@ -105,7 +93,8 @@ def as_models(
     fits = isinstance(by_client, Mapping)
     if fits:
         for x in by_client.values():
-            fits = fits and isinstance(x, Tensor) and x.shape == (size,)
+            if not isinstance(x, Tensor) or x.shape != (size,):
+                fits = False
     if not fits:
         raise InputError(
             f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}"
@@ -313,137 +302,3 @@ class Method(ABC, Generic[S]):
     def prior(self, state: S) -> Mapping[str, Any]:
         """What the clients share beside their models: tensors, texts and numbers by name, which are saved with the models."""
         return {}
-
-
-@options
-class Attack(Attackers):
-    """The wrong that some clients do, and which clients they are. An attack is a frozen dataclass; its hooks default to honesty.
-
-    Attributes:
-        on: who attacks: names of clients, or a share of all (rounded), drawn by name from the seed.
-        fault: reason of a failure, in words.
-        late: whether a client that fails has done its work before.
-
-    >>> import coterie as ct
-    >>> @ct.options
-    ... class Silence(ct.Attack):
-    ...     def rewrite(self, kind, rows, attackers, rngs):
-    ...         return 0 * rows[attackers]
-    >>> attacks = (None, Silence(on=("cleveland", "hungary", "long-beach")))
-    >>> runs = [ct.fit(ct.FedAvg(), "heart-disease", rounds=1, attack=attack) for attack in attacks]
-    >>> bool(runs[0].x.norm() > 2 * runs[1].x.norm())  # three of four send zeros
-    True
-    """
-
-    _kind: ClassVar = Kind("attack", "SignFlip(on=0.2)")
-
-    fault: ClassVar[str] = "failed"
-    late: ClassVar[bool] = False
-
-    def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """Return what attackers who know their own reply alone send in its place [a, ...]; called where the reply is made.
-
-        An attack with this hook travels, so it is a frozen dataclass registered with `@wire_type`.
-
-        Args:
-            kind: kind of the field, `update`, `gradient`, `gap` or `stay`.
-            rows: what the a attackers would have replied [a, ...].
-            rngs: one stream for each of them.
-        """
-        return rows
-
-    def rewrite(
-        self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]
-    ) -> Tensor:
-        """Return what attackers who know all replies send [a, ...]; called where all replies pass.
-
-        Args:
-            kind: kind of the field, `update`, `gradient`, `gap` or `stay`.
-            rows: what all clients reply [n, ...].
-            attackers: mask [n] of the attackers among them.
-            rngs: one stream for each of the a attackers.
-        """
-        return rows[attackers]
-
-    def fails(self, rng: Rng) -> bool:
-        """Return True if an attacker fails in an ask."""
-        return False
-
-    def on_rows(self, clients: Clients, names: Collection[str]) -> Clients:
-        """The clients with other rows at `names`, before training."""
-        return clients
-
-
-def curvature_task(method: Method[Any]) -> str:
-    """Return the name of the first task of a method whose reply has curvature; "" if there is none."""
-    for declaration, _ in declarations(method).values():
-        if CURVATURE in declaration.task.kinds.values():
-            return declaration.task.name.rpartition(":")[2]
-    return ""
-
-
-def refuse_attack(method: Method[Any], attack: Attack | None) -> None:
-    """Raise `InputError` for an attack on replies, where the method asks for curvature; attacks on rows and failures are none."""
-    if attack is None or method.is_reference:
-        return
-    on_replies = [h for h in ("corrupt", "rewrite") if overrides(attack, Attack, h)]
-    telling = curvature_task(method)
-    if on_replies and telling:
-        cls = type(attack).__name__
-        raise InputError(
-            f"{cls} changes updates, and {type(method).__name__} asks for curvature ({telling}); attack its rows, as LabelFlip does, "
-            "or take a method that sends updates, such as fedavg"
-        )
-
-
-def filters_of(method: Method[Any], candidates: Iterable[Any]) -> tuple[Filter, ...]:
-    """Return the filters of a run of this method in the order in which they run; none where it is a reference.
-
-    Raises:
-        InputError: What is not a filter or cannot travel, two that pack, and a lossy one where the method needs exact uploads.
-    """
-    chosen = tuple(candidates)
-    for reply_filter in chosen:
-        check_object(reply_filter, Filter)
-        _check_filter(reply_filter, method)
-    packing = [type(filter_).__name__ for filter_ in chosen if filter_.packs]
-    if len(packing) > 1:
-        raise InputError(
-            f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
-        )
-    if method.is_reference:
-        return ()
-    return in_order(chosen)
-
-
-def _check_filter(filter: Filter, method: Method[Any]) -> None:
-    cls = type(filter).__name__
-    halves = [overrides(filter, Filter, hook) for hook in ("pack", "unpack")]
-    if filter.packs and not all(halves):
-        raise InputError(
-            f"{cls}.packs is true; define pack and unpack, by which replies are sent"
-        )
-    if any(halves) and not filter.packs:
-        raise InputError(
-            f"{cls}.pack and {cls}.unpack are used where {cls}.packs is true; set it"
-        )
-    try:
-        to_json(filter)
-    except InputError as error:
-        raise InputError(
-            f"{cls} must be a frozen dataclass registered with @wire_type: {error}"
-        ) from error
-    telling = curvature_task(method)
-    if telling and CURVATURE not in filter.kinds and not method.is_reference:
-        raise InputError(
-            f"{type(method).__name__} asks for curvature ({telling}), which {cls} cannot change; leave out the filter {cls}, or take "
-            "a method that sends updates, such as fedavg"
-        )
-    if filter.lossy and method.needs_exact_uploads:
-        raise InputError(
-            f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {cls}"
-        )
-    if filter.packs and not set(filter.kinds) <= set(VECTORS):
-        raise InputError(
-            f"{cls}.kinds is {filter.kinds!r}; only updates and gradients can be sent in another form"
-        )

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
-from coterie.config.local import LocalSGD, RowNoise
+from coterie.config.local import LocalSGD
+from coterie.config.row_noise import RowNoise
 from coterie.contract.fixed_point import NoisyGrid, whole_weights
 from coterie.contract.masks import Words
 from coterie.contract.replies import Average, Replies

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.config.local import Schedule
+from coterie.contract.payload import payload_fields
 from coterie.contract.task import Holds, Task
 from coterie.contract.wire import PerClient, tensor_of
 
@@ -119,7 +120,10 @@ def check_payload(
         payload: what a server sends to one client.
         limits: what dimensions may be.
     """
-    fields, name = declaration.task.payload, declaration.task.name.rpartition(".")[2]
+    fields, name = (
+        payload_fields(declaration.task),
+        declaration.task.name.rpartition(".")[2],
+    )
     for key in payload:
         if key not in fields:
             raise InputError(f"{name} has no field {key[:40]!r}")
@@ -131,7 +135,9 @@ def check_payload(
         value, why = payload[key], ""
         if declared.tensor:
             holds = declared.holds
-            may_be_none = declared.optional or (holds is not None and holds.own)
+            may_be_none = declared.optional
+            if holds is not None and holds.own:
+                may_be_none = True  # the client's own model stands for it
             if value is None and may_be_none:
                 continue
             models = declaration.most_models(limits.clients)
@@ -221,7 +227,7 @@ def about_each_model(
     """Yield the payload about each of its models, as if that came alone; the payload itself where it holds at most one model."""
     model_keys = [
         key
-        for key, declared in task.payload.items()
+        for key, declared in payload_fields(task).items()
         if declared.holds and declared.holds.shape[:1] == ("models",)
     ]
     if len(model_keys) != 1 or payload.get(model_keys[0]) is None:

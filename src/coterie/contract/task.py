@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import inf
-from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -14,7 +13,6 @@ from typing import (
     NamedTuple,
     ParamSpec,
     TypeVar,
-    Union,
     cast,
     get_args,
     get_origin,
@@ -201,34 +199,6 @@ Flag = Annotated[Tensor, "other", Form(dtype=torch.bool)]
 """bool [n]."""
 
 
-class PayloadField(NamedTuple):
-    """A field of a payload: whether it is a tensor, what it holds as one, whether it may be None, and whether it must be sent."""
-
-    tensor: bool
-    holds: Holds | None
-    optional: bool
-    needed: bool
-
-
-def _payload_field(hint: Any, required: bool) -> PayloadField:
-    alternatives: tuple[Any, ...] = (hint,)
-    if get_origin(hint) in (Union, UnionType):
-        alternatives = get_args(hint)
-    kinds: list[Any] = []
-    holds: list[Holds] = []
-    for alternative in alternatives:
-        if get_origin(alternative) is Annotated:
-            alternative, *notes = get_args(alternative)
-            holds += [note for note in notes if isinstance(note, Holds)]
-        kinds.append(alternative)
-    return PayloadField(
-        tensor=Tensor in kinds,
-        holds=next(iter(holds), None),
-        optional=NoneType in kinds,
-        needed=required,
-    )
-
-
 P = ParamSpec("P")
 R = TypeVar("R", bound=tuple[Any, ...])
 _TASKS: dict[str, Task[Any]] = {}
@@ -311,16 +281,6 @@ class Task(Generic[R]):
         if form is None or form.layout is None:
             return layout
         return form.layout(payload, layout)
-
-    @cached_property
-    def payload(self) -> Mapping[str, PayloadField]:
-        """Return what fields of the payload may be, by name."""
-        hints = get_type_hints(self.function, include_extras=True)
-        parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        return {
-            p.name: _payload_field(hints.get(p.name), p.default is p.empty)
-            for p in parameters
-        }
 
     @cached_property
     def texts(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The content of a wire: messages of named values, and nothing that has to be pickled.
+"""What travels: asks and answers, and the values that they hold. `encoding` makes bytes of them, and nothing is pickled.
 
 A value is a tensor, int, float, bool, str, None, a tuple of these but tensors, `PerClient(tensor)`, a registered frozen dataclass of
 such values, or an envelope: a frozen dataclass of the library's own, whose fields may be mappings of values and tuples of envelopes.
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -19,24 +16,16 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from coterie.base.errors import InputError
-from coterie.base.vector import align
 from coterie.config.schema import wire_types
 from coterie.contract.task import Task, find_task
-
-DEEPEST = 20
-"""How deep the values of a message may be nested."""
-HEAD = 1 << 16
-"""Bytes before the tensors of a message between parties: names, settings, shapes; more where tables have many columns."""
-_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
-"""A string, which may be without end, or a bracket. Whatever begins with a quote fits, so that no text is looked at twice."""
 
 _PLAIN = (bool, int, float, str, type(None))
 """Values that are JSON as they are."""
 _PLAIN_TYPES = frozenset(_PLAIN)
 
-_Tensors = Sequence[Tensor] | Mapping[int, Tensor | None]
 T = TypeVar("T")
-_ENVELOPES: dict[str, type] = {}
+ENVELOPES: dict[str, type] = {}
+"""Classes that `envelope` has registered, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +55,7 @@ def tensor_of(value: Any) -> Any:
 
 def envelope(cls: type[T]) -> type[T]:
     """Let a frozen dataclass travel whose fields may be mappings of values, or tuples of envelopes."""
-    _ENVELOPES[cls.__name__] = cls
+    ENVELOPES[cls.__name__] = cls
     return cls
 
 
@@ -88,156 +77,6 @@ def to_json(value: Any) -> Any:
         f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, PerClient(tensor) and dataclasses "
         "registered with @wire_type"
     )
-
-
-def from_json(value: Any) -> Any:
-    """Undo `to_json`; lists come back as tuples."""
-    if isinstance(value, list):
-        return tuple(from_json(v) for v in value)
-    if isinstance(value, dict):
-        if value.get("type") not in wire_types():
-            raise InputError(
-                f"a payload names the unknown type {value.get('type')!r}; import the module that registers it"
-            )
-        fields = {key: from_json(v) for key, v in value["fields"].items()}
-        return wire_types()[value["type"]](**fields)
-    return value
-
-
-def take_apart(values: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
-    """A message as JSON, and the tensors that it numbers (detached, contiguous)."""
-    tensors: list[Tensor] = []
-    return json.dumps({k: _apart(v, tensors) for k, v in values.items()}), tensors
-
-
-def put_together(text: str, tensors: _Tensors) -> dict[str, Any]:
-    """Undo `take_apart`."""
-    return {k: _together(v, tensors) for k, v in json.loads(text).items()}
-
-
-def _apart(value: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(value, PerClient):
-        tensors.append(value.tensor.detach().contiguous())
-        return {"each": len(tensors) - 1}
-    if isinstance(value, Tensor):
-        tensors.append(value.detach().contiguous())
-        return {"tensor": len(tensors) - 1}
-    if _ENVELOPES.get(type(value).__name__) is not type(value):
-        return to_json(value)
-    names = [f.name for f in dataclasses.fields(_ENVELOPES[type(value).__name__])]
-    fields = {name: _field_apart(getattr(value, name), tensors) for name in names}
-    return {"envelope": type(value).__name__, "fields": fields}
-
-
-def _field_apart(value: Any, tensors: list[Tensor]) -> Any:
-    if isinstance(value, Mapping):
-        return {"values": {k: _apart(v, tensors) for k, v in value.items()}}
-    if isinstance(value, tuple | list):
-        return [_apart(v, tensors) for v in value]
-    return _apart(value, tensors)
-
-
-def _together(value: Any, tensors: _Tensors) -> Any:
-    if isinstance(value, list):
-        return tuple(_together(v, tensors) for v in value)
-    if not isinstance(value, dict) or "type" in value:
-        return from_json(value)
-    if "values" in value:
-        return {k: _together(v, tensors) for k, v in value["values"].items()}
-    if "envelope" in value:
-        fields = {k: _together(v, tensors) for k, v in value["fields"].items()}
-        return _ENVELOPES[value["envelope"]](**fields)
-    if "each" not in value:
-        return tensors[value["tensor"]]
-    tensor = tensors[value["each"]]
-    if tensor is None:  # of a `header`
-        return None
-    return PerClient(tensor)
-
-
-def encode(values: Mapping[str, Any]) -> bytes:
-    """A message as bytes: a safetensors file whose metadata holds everything that is not a tensor."""
-    from safetensors.torch import save
-
-    text, tensors = take_apart(values)
-    # Copies: two names of one storage are refused by safetensors.
-    named = {str(number): tensor.cpu().clone() for number, tensor in enumerate(tensors)}
-    return bytes(save(named, metadata={"coterie": text}))
-
-
-def decode(message: bytes, longest_head: int | None = None) -> dict[str, Any]:
-    """Undo `encode`.
-
-    Args:
-        message: the bytes.
-        longest_head: bytes that may come before the tensors; no parser sees more. None: any number, for messages of our own.
-
-    Raises `InputError` if the bytes are no such message.
-    """
-    from safetensors.torch import load
-
-    with _readable(message):
-        text = _text(message, longest_head)
-        named = load(message)
-        tensors = [align(named[str(number)]) for number in range(len(named))]
-        return put_together(text, tensors)
-
-
-def send(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`decode(encode(values))`, with each tensor on the device on which it was."""
-    text, received = take_apart(decode(encode(values)))
-    _, sent = take_apart(values)
-    tensors = [new.to(old.device) for new, old in zip(received, sent, strict=True)]
-    return put_together(text, tensors)
-
-
-def header(message: bytes, longest_head: int | None = None) -> dict[str, Any]:
-    """`decode` without reading the tensors: each is None. Arguments and errors as of `decode`."""
-    with _readable(message):
-        return put_together(_text(message, longest_head), defaultdict(type(None)))
-
-
-def _text(message: bytes, longest_head: int | None) -> str:
-    length = int.from_bytes(message[:8], "little")
-    if longest_head is not None and length > longest_head:
-        raise ValueError(f"a head of {length} bytes, more than {longest_head}")
-    head = json.loads(_shallow(message[8 : 8 + length].decode()))
-    return _shallow(str(head["__metadata__"]["coterie"]))
-
-
-def _shallow(text: str) -> str:
-    """`text`, unless it is JSON too deep to be a message: a parser may run out of stack. Raises `ValueError`."""
-    depth = 0
-    for bracket in _BRACKETS.findall(text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket, 0)
-        if depth > DEEPEST:
-            raise ValueError(f"nested over {DEEPEST} deep")
-    return text
-
-
-_BROKEN = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
-"""Errors of bytes that are no message."""
-
-
-@contextmanager
-def _readable(message: bytes) -> Iterator[None]:
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except InputError:
-        raise
-    except (*_BROKEN, SafetensorError) as error:
-        raise InputError(
-            f"a message of {len(message)} bytes is not a coterie payload ({error})"
-        ) from error
 
 
 def nbytes(values: Mapping[str, Any]) -> int:
@@ -497,29 +336,3 @@ def _are(kinds: type | tuple[type, ...], values: Any) -> bool:
     if isinstance(kinds, type):
         kinds = (kinds,)
     return isinstance(values, tuple) and {*map(type, values)} <= {*kinds}
-
-
-@envelope
-@dataclass(frozen=True)
-class Refusal:
-    """The sentence of an `InputError` that another process raised instead of answering."""
-
-    sentence: str
-
-
-@envelope
-@dataclass(frozen=True)
-class Saved:
-    """The memory of clients, as `Memory.save` gives it."""
-
-    values: Mapping[str, Tensor]
-
-
-def answer_in(message: Mapping[str, Any]) -> Answer:
-    """The answer that a message of another process holds. Raises the `InputError` of that process, or one if there is no answer."""
-    answer = message.get("answer")
-    if isinstance(answer, Refusal):
-        raise InputError(answer.sentence)
-    if not isinstance(answer, Answer):
-        raise InputError(f"an answer is missing; got a {type(answer).__name__}")
-    return answer

@@ -20,16 +20,9 @@ from coterie.base.errors import InputError
 from coterie.base.loss import RowLoss
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
+from coterie.contract.encoding import Saved, answer_in
 from coterie.contract.memory import select_clients
-from coterie.contract.wire import (
-    Answer,
-    Ask,
-    ClientCost,
-    PerClient,
-    Saved,
-    answer_in,
-    nbytes,
-)
+from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, nbytes
 from coterie.engines.inprocess import LocalEngine
 from coterie.engines.ray_actor import bytes_of, pack, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of

@@ -19,11 +19,12 @@ from coterie.base.errors import InputError, RunError
 from coterie.base.modules import ModuleSource, import_source
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
-from coterie.config.local import OwnOptimiser
+from coterie.config.optimisers import OwnOptimiser
 from coterie.config.registry import METRICS
 from coterie.config.schema import wire_type
+from coterie.contract.encoding import Refusal, Saved, put_together, take_apart
 from coterie.contract.task import adopt_task
-from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart
+from coterie.contract.wire import Ask, Context
 
 Packed = tuple[str, list[NDArray[Any]]]
 

@@ -16,7 +16,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, RunError, explain_imports
 from coterie.base.loss import RowLoss
 from coterie.base.modules import source_of, user_modules
-from coterie.config.local import OwnOptimiser
+from coterie.config.optimisers import OwnOptimiser
 from coterie.config.registry import METRICS
 from coterie.config.schema import wire_types
 from coterie.contract.memory import MEMORY_LOST

@@ -29,9 +29,7 @@ from coterie.base.system import attempt, require_children
 from coterie.base.vector import lasting_copy
 from coterie.compute.cohort import Shard
 from coterie.config.local import LocalSGD
-from coterie.contract.wire import (
-    Answer,
-    Ask,
+from coterie.contract.encoding import (
     Saved,
     answer_in,
     decode,
@@ -39,6 +37,7 @@ from coterie.contract.wire import (
     put_together,
     take_apart,
 )
+from coterie.contract.wire import Answer, Ask
 
 FEWER = "use fewer workers; what was saved stays"
 """The cure where the system gives no further process."""

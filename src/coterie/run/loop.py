@@ -26,7 +26,8 @@ from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
-from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
+from coterie.contract.fitting import filters_of
+from coterie.contract.method import Log, Method, Sampler, as_log, as_models
 from coterie.run.callbacks import Metrics, Models
 from coterie.run.central import CentralTest
 from coterie.run.checkpoint import RoundFiles

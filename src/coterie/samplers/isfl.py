@@ -24,6 +24,9 @@ sampler work under any method. Where a method has no model for all clients, x is
 several models at a client, x_k is the last. With `where="client"` no number that depends on p_k leaves a client: p are the shares
 of D_L, and neither rho, gamma nor q are logged.
 
+The authors' code differs from the printed text in two places, and `reading = "code"` follows it: x in Eq. 8 is the average from which
+the round began, and not the new one; and the first rounds draw by q_k = p, w^k = p / p_k, and not by w^k = 1.
+
 Laws:
 - FedAvg with its sampler, bit by bit:
   tests/methods/test_isfl.py::test_isfl_is_fedavg_with_its_sampler_bit_by_bit
@@ -31,6 +34,8 @@ Laws:
   tests/methods/test_isfl.py::test_equal_constants_give_the_global_shares
 - x_k = x: q = p:
   tests/methods/test_isfl.py::test_a_client_whose_model_is_the_average_samples_by_the_global_shares
+- reading = "code" measures from the average before:
+  tests/methods/test_isfl.py::test_two_rounds_recomputed
 - permuting classes permutes q:
   tests/methods/test_isfl.py::test_permuting_the_classes_permutes_q
 - classes that a client lacks are left out in proportion:
@@ -68,6 +73,8 @@ from coterie.solvers import waterfill
 
 MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"
 """Names in client memory: x_k until it is compared with x, q_k, and (at the server) class counts of the clients."""
+AVERAGE = "lipschitz-average"
+"""Name at the server of the average from which the next round begins, which the reading of the code compares with."""
 MOST_CLASSES = 20
 """Up to so many classes each q_ki is logged, beyond that the entropy of q_k alone."""
 
@@ -134,8 +141,23 @@ def remember_counts(cohort: Cohort, *, counts: Tensor) -> Kept:
 
 
 @task
-def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Comparison:
-    """Eq. 8 over all rows of D_L; 0 for a model that is x up to rounding."""
+def remember_average(cohort: Cohort, *, x: SentModel) -> Kept:
+    """Keep the average from which a round begins."""
+    cohort.keep(AVERAGE, x[None])
+    return Kept.by(1)
+
+
+@task
+def compare(
+    cohort: Cohort, *, x: Tensor, models: Tensor, clients: int, before: bool = False
+) -> Comparison:
+    """Eq. 8 over all rows of D_L; 0 for a model that is x up to rounding.
+
+    x is the new average; the one `before` it is taken in its place where that is asked, and x is kept for the next round.
+    """
+    if before:
+        new_average, x = x, cohort.state(AVERAGE, x).values[0]
+        cohort.keep(AVERAGE, new_average[None])
     server_counts, dim = server_classes(cohort).counts, cohort.layout.dim
     heads = torch.cat([x[None], models])[:, :dim]
     distance = _norm(heads[1:] - heads[0])
@@ -219,6 +241,7 @@ def _is_preference(value: Any) -> bool:
 
 PREFERENCE = Rule(_is_preference, "None, or class shares >= 0 with sum 1 by client")
 WHERE = one_of("server", "client")
+READING = one_of("paper", "code")
 
 
 @wire_type
@@ -231,6 +254,7 @@ class LipschitzSampler(Weighted):
         exact: Minimise the bound of Eq. 13 in place of the closed form.
         where: "server" or "client": who computes q_k.
         preference: Class shares that a client prefers to the global ones, by client.
+        reading: "paper", or "code": what the authors' code does.
 
     >>> import coterie as ct
     >>> import torch
@@ -246,12 +270,16 @@ class LipschitzSampler(Weighted):
     exact: bool = False
     where: Annotated[str, WHERE] = "server"
     preference: Annotated[Preference, PREFERENCE] = None
+    reading: Annotated[str, READING] = "paper"
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Local models, and class counts and shares, or what clients need to find shares themselves."""
+        first_shares = asks(keep)
         if self.where == "server":
-            return asks(local_models), asks(class_counts), asks(keep)
+            return asks(local_models), asks(class_counts), first_shares
+        if self.reading == "code":
+            return asks(local_models), asks(solve), first_shares
         return asks(local_models), asks(solve)
 
     def __post_init__(self) -> None:
@@ -267,7 +295,8 @@ class LipschitzSampler(Weighted):
 
     def check(self, federation: Federation) -> None:
         """Raise `InputError` if the server lacks rows or a class, or a preference does not fit."""
-        classes = federation.ask(("server",), server_classes).counts.shape[1]
+        held = federation.ask(("server",), server_classes).counts
+        classes = held.shape[1]
         for name, shares in dict(self.preference or ()).items():
             if name not in federation.everyone:
                 raise InputError(
@@ -277,6 +306,28 @@ class LipschitzSampler(Weighted):
                 raise InputError(
                     f"preference of {name!r} has {len(shares)} shares for {classes} classes"
                 )
+        if self.reading == "code":
+            self._begin_as_the_code(federation, held)
+
+    def _begin_as_the_code(self, federation: Federation, held: Tensor) -> None:
+        """The first average to compare with, and q_k = p at every client, from rows of each class in D_L [1, C]."""
+        everyone = federation.everyone
+        federation.ask(("server",), remember_average, x=federation.engine.x)
+        counts = held
+        if self.where == "server":
+            unknown = torch.zeros(len(everyone), held.shape[1], dtype=torch.int64)
+            counts = self._counts(federation, everyone, unknown)
+        targets = self._targets(everyone, class_shares(counts.sum(0)))
+        federation.ask(everyone, keep, q=PerClient(targets))
+
+    def _targets(self, names: tuple[str, ...], p: Tensor) -> Tensor:
+        """The class shares that each client is to see [n, C]: p, or those that it prefers."""
+        preferred = dict(self.preference or ())
+        targets = [p] * len(names)
+        for i, name in enumerate(names):
+            if name in preferred:
+                targets[i] = torch.tensor(preferred[name], dtype=torch.float64)
+        return torch.stack(targets)
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
@@ -291,7 +342,12 @@ class LipschitzSampler(Weighted):
             x = models.mean(0)
         gradients_before = federation.session.spent["row_gradients"]
         comparison = federation.ask(
-            ("server",), compare, x=x, models=models, clients=len(federation.everyone)
+            ("server",),
+            compare,
+            x=x,
+            models=models,
+            clients=len(federation.everyone),
+            before=self.reading == "code",
         )
         gradients = federation.session.spent["row_gradients"] - gradients_before
         log: Log = {
@@ -302,17 +358,13 @@ class LipschitzSampler(Weighted):
         if self.where != "client":
             counts = self._counts(federation, names, comparison.known[0])
         global_shares = class_shares(counts.sum(0))
-        targets = [global_shares] * len(names)
-        for name, shares in dict(self.preference or ()).items():
-            if name in names:
-                preferred = torch.tensor(shares, dtype=torch.float64)
-                targets[names.index(name)] = preferred
+        targets = self._targets(names, global_shares)
         if self.where == "client":
             federation.ask(
                 names,
                 solve,
                 lipschitz=PerClient(lipschitz),
-                p=PerClient(torch.stack(targets)),
+                p=PerClient(targets),
                 floor=self.floor,
                 exact=self.exact,
             )
@@ -384,6 +436,8 @@ class ISFL(Preset):
         where: q_k is found (Algorithm 2, lines 10 to 14) at the "server", which asks each client for its class counts once; or at
             the "client", which tells nobody. L_ki is measured at the server in both cases.
         preference: by client, the class shares that it wishes for, in place of p (Eq. 15); None: p for all.
+        reading: "paper", or "code": as the authors' code does, the constants of Eq. 8 are measured from the average before the round,
+            and the first rounds sample by p.
 
     >>> import coterie as ct, torch
     >>> x = torch.eye(3).repeat(20, 1)
@@ -398,6 +452,7 @@ class ISFL(Preset):
     exact: bool = False
     where: Annotated[str, WHERE] = "server"
     preference: Annotated[Preference, PREFERENCE] = None
+    reading: Annotated[str, READING] = "paper"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -407,7 +462,12 @@ class ISFL(Preset):
     def sampler(self) -> LipschitzSampler:
         """The sampler that the run loop calls after each round."""
         return LipschitzSampler(
-            self.sample_ratio, self.floor, self.exact, self.where, self.preference
+            self.sample_ratio,
+            self.floor,
+            self.exact,
+            self.where,
+            self.preference,
+            self.reading,
         )
 
     @property

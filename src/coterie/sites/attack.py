@@ -44,6 +44,7 @@ from coterie.base.hazards import MOST_INTERVALS
 from coterie.base.rows import Part
 from coterie.compute.cohort import Shard
 from coterie.compute.metrics import evaluate
+from coterie.contract.payload import payload_fields
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks
 from coterie.contract.task import Task
@@ -135,7 +136,8 @@ def _ways(approved: Approved) -> Iterator[tuple[str, Way]]:
         for declaration, owner in allowed.tasks.values():
             task = declaration.task
             asks_model = any(
-                field.holds and field.holds.model for field in task.payload.values()
+                field.holds and field.holds.model
+                for field in payload_fields(task).values()
             )
             if asks_model and any(kind in LOSSES for kind in task.kinds.values()):
                 yield (
@@ -717,7 +719,7 @@ class _Target:
         task, limits = declaration.task, server.rows._limits(server._shard)
         models = {
             k: held.holds.shape
-            for k, held in task.payload.items()
+            for k, held in payload_fields(task).items()
             if held.holds and held.holds.model
         }
         field = min(models, key=lambda k: models[k][:1] != ("models",))
@@ -764,7 +766,7 @@ class _Target:
         """Return the site's answer about each model, as long as it answers."""
         server, payload = self.server, self.payload(round)
         example = payload[self.field]
-        holds = self.declaration.task.payload[self.field].holds
+        holds = payload_fields(self.declaration.task)[self.field].holds
         takes_several = holds.shape[:1] == ("models",)  # type: ignore[union-attr]
         answers: list[Tensor] = []
         rounded = models.to(server._shard.workspace.layout.dtype)

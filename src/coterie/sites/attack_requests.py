@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.config.local import Schedule
+from coterie.contract.payload import payload_fields
 from coterie.contract.requests import Among, Asks, Limits
 from coterie.contract.task import Holds
 from coterie.contract.wire import PerClient
@@ -36,7 +37,7 @@ def example_payload(
 ) -> dict[str, Any]:
     """Return a payload that a declaration allows: zeros of the declared shapes, and the first of the values that a field may hold."""
     payload: dict[str, Any] = {}
-    for key, field in declaration.task.payload.items():
+    for key, field in payload_fields(declaration.task).items():
         if field.holds is not None:
             most = declaration.most_models(limits.clients)
             sizes = [
@@ -59,7 +60,7 @@ def probes(
 ) -> Iterator[Probe]:
     """Yield payloads that differ from one that is allowed in a field each: another shape, dtype, value, more copies, none at all."""
     yield Probe("nobody", "a field more", {**payload, "nobody": 1})
-    for key, field in declaration.task.payload.items():
+    for key, field in payload_fields(declaration.task).items():
         if field.needed:
             yield Probe(key, "left out", {k: v for k, v in payload.items() if k != key})
         if field.tensor:

@@ -13,7 +13,7 @@ import torch
 
 from coterie.base.errors import InputError
 from coterie.config.registry import METHODS
-from coterie.contract.wire import decode, encode
+from coterie.contract.encoding import decode, encode
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.rows import SiteRows

@@ -16,7 +16,7 @@ from coterie.base.errors import InputError, nearest, plain
 from coterie.base.files import read_toml, write_atomically
 from coterie.base.outputs import write_output
 from coterie.base.spelling import fold
-from coterie.contract.wire import HEAD
+from coterie.contract.encoding import HEAD
 from coterie.data.tables.description import ColumnDescription, TableDescription
 from coterie.data.tables.recipe import RARE
 from coterie.run.experiment import Experiment

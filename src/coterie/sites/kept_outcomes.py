@@ -24,7 +24,7 @@ from coterie.compute.outcomes import (
     student,
 )
 from coterie.compute.workspace import Workspace
-from coterie.contract.wire import decode, encode
+from coterie.contract.encoding import decode, encode
 from coterie.run.files import seed_suffix
 from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired

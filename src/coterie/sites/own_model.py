@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from coterie.compute.cohort import Shard
+from coterie.contract.payload import payload_fields
 from coterie.contract.wire import Answer, Ask, Block
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, safe_name, seed_suffix, write_json
@@ -33,7 +34,7 @@ class OwnModel:
         """Return the ask with the model where None stands for it. Raises `RefusedError` if there is none yet."""
         fields = [
             key
-            for key, declared in ask.function.payload.items()
+            for key, declared in payload_fields(ask.function).items()
             if declared.holds is not None and declared.holds.own
         ]
         blank = [

@@ -19,7 +19,7 @@ from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
 from coterie.contract.filters import Filter
-from coterie.contract.method import curvature_task, filters_of
+from coterie.contract.fitting import curvature_task, filters_of
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks, Limits, declarations
 from coterie.contract.wire import Ask, Context

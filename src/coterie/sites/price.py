@@ -26,6 +26,7 @@ from coterie.compute.metrics import evaluate
 from coterie.config.local import LocalSGD
 from coterie.config.run import RunTable
 from coterie.contract.filters import Filter
+from coterie.contract.payload import payload_fields
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Limits
 from coterie.contract.task import Task, is_exact_fact
@@ -169,7 +170,7 @@ def _entries(
 
 def _models(task: Task[Any], arguments: Mapping[str, Any]) -> int:
     """The models that one client is asked about in a request."""
-    for key, declared in task.payload.items():
+    for key, declared in payload_fields(task).items():
         if (
             declared.holds
             and declared.holds.shape[:1] == ("models",)

@@ -15,8 +15,9 @@ from coterie.base.clients import PARTS
 from coterie.base.errors import InputError, plain, require
 from coterie.base.vector import Layout
 from coterie.config.data import Tables
+from coterie.contract.encoding import answer_in, decode
 from coterie.contract.replies import VECTORS, row_shape
-from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
+from coterie.contract.wire import Answer, Ask, Packed
 from coterie.data.tables.agreement import draft_recipe
 from coterie.data.tables.description import (
     MANY_ROWS,

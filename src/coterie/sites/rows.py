@@ -26,18 +26,10 @@ from coterie.base.vector import Layout
 from coterie.compute.boosted import can_fit
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
+from coterie.contract.encoding import decode, encode
 from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
-from coterie.contract.wire import (
-    Answer,
-    Ask,
-    Block,
-    Context,
-    PerClient,
-    decode,
-    encode,
-    to_json,
-)
+from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, to_json
 from coterie.data.tables.cells import Table
 from coterie.data.tables.description import MANY_ROWS
 from coterie.data.tables.folder import encode_client

@@ -1,6 +1,6 @@
 """The server half of an engine whose clients are sites elsewhere, whatever carries the messages.
 
-An ask is one message to each client, all at once, and one reply each; encoded by `contract.wire`, so nothing is pickled.
+An ask is one message to each client, all at once, and one reply each; encoded by `contract.encoding`, so nothing is pickled.
 Every message has a serial number that its reply repeats: a reply to another message is dropped, and a site refuses a message
 older than one it has seen.
 """
@@ -26,11 +26,12 @@ from coterie.base.vector import Layout
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.data import Tables
+from coterie.contract.encoding import encode
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
 from coterie.contract.task import Task
-from coterie.contract.wire import Answer, Ask, ClientCost, encode
+from coterie.contract.wire import Answer, Ask, ClientCost
 from coterie.data.tables.agreement import agree
 from coterie.data.tables.description import TableDescription
 from coterie.data.tables.folder import server_rows

@@ -22,8 +22,9 @@ from typing import Any
 
 from coterie.base.errors import InputError, visible
 from coterie.base.files import parse_json
+from coterie.contract.encoding import HEAD, decode, encode, header
 from coterie.contract.memory import MEMORY_LOST
-from coterie.contract.wire import HEAD, Ask, Context, decode, encode, header
+from coterie.contract.wire import Ask, Context
 from coterie.sites.approval import (
     approval_file,
     check_signer_of_approval,

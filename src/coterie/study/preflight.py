@@ -23,7 +23,8 @@ from coterie.compute.workspace import Workspace
 from coterie.config.registry import short_names
 from coterie.config.rules import overrides
 from coterie.config.run import MethodEntry, RunSettings
-from coterie.contract.method import Method, filters_of, refuse_attack
+from coterie.contract.fitting import filters_of, refuse_attack
+from coterie.contract.method import Method
 from coterie.models import build_model
 from coterie.run.arguments import start_from
 from coterie.run.contribution import check_estimator

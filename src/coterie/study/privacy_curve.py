@@ -15,7 +15,7 @@ from coterie.report.privacy import label_at
 from coterie.run.method_tables import label_of, override_local
 from coterie.run.private_methods import noisy_local
 
-METHODS = ("local", "fedavg", "fedavg+bias")
+METHODS: tuple[str, ...] = ("local", "fedavg", "fedavg+bias")
 POOLED = "fedavg+pool"
 """A linear model also is pooled at home. Nothing is told of what happens there; a bias costs validation rows."""
 ROUNDS = 20
