@@ -189,8 +189,9 @@ class StepHooks:
             model, cohort = workspace.model, self.cohort
 
             def penalty_of(outputs: Tensor) -> Tensor:
+                plain = workspace.loss.plain(labels)
                 step = Step(
-                    outputs, inputs, labels, self.client, model, self.found, cohort
+                    outputs, inputs, plain, self.client, model, self.found, cohort
                 )
                 return penalty(step)
 

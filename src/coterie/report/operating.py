@@ -59,7 +59,7 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
         return None
     mean = np.mean(
         [
-            _sensitivity(rows_of_seed, np.ones((1, len(rows_of_seed.numbers))))[0]
+            _sensitivity(rows_of_seed, rows_of_seed.weights[None])[0]
             for rows_of_seed in seeds
         ],
         axis=0,
@@ -76,7 +76,7 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     )
     ends = np.cumsum([len(rows_of_seed.numbers) for rows_of_seed in seeds])[:-1]
     curves = [
-        _sensitivity(rows_of_seed, drawn[:, places])
+        _sensitivity(rows_of_seed, drawn[:, places] * rows_of_seed.weights)
         for rows_of_seed, places in zip(seeds, np.split(places, ends), strict=True)
     ]
     means = np.mean(curves, axis=0)
@@ -87,11 +87,12 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
 
 
 class _Sorted(NamedTuple):
-    """The rows of one seed, highest risk first; `last` marks the last row of those with the same risk."""
+    """The rows of one seed, highest risk first, and how much they count; `last` marks the last row of those with the same risk."""
 
     numbers: NDArray[np.int64]
     positive: Vector
     last: NDArray[np.bool_]
+    weights: Vector
 
     @classmethod
     def of(cls, rows: Rows) -> _Sorted:
@@ -100,7 +101,8 @@ class _Sorted(NamedTuple):
         differs_from_next = np.diff(risks[order]) != 0
         ends_tie = np.append(differs_from_next, True)
         positive = (labels[order] == 1).astype(float)
-        return cls(rows.numbers[order], positive, ends_tie)
+        weights = _weights_of(rows)[order]
+        return cls(rows.numbers[order], positive, ends_tie, weights)
 
     @property
     def has_both_classes(self) -> bool:
@@ -135,16 +137,26 @@ def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
         [np.asarray(rows.labels) == 1 for rows, _ in by_seed]
     ).astype(float)
     numbers = np.concatenate([rows.numbers for rows, _ in by_seed])
+    weights = np.concatenate([_weights_of(rows) for rows, _ in by_seed])
     place = np.minimum((risks * BINS).astype(int), BINS - 1)
     bins = [place == i for i in np.unique(place)]
+    bins = [in_bin for in_bin in bins if weights[in_bin].any()]
     patients = np.array([len(np.unique(numbers[in_bin])) for in_bin in bins])
-    share = np.array([positive[in_bin].mean() for in_bin in bins])
+
+    def means(values: Vector) -> Vector:
+        return np.array([np.average(values[b], weights=weights[b]) for b in bins])
+
+    share = means(positive)
     return Reliability(
-        np.array([risks[in_bin].mean() for in_bin in bins]),
+        means(risks),
         share,
         *_wilson(share, patients),
         patients,
     )
+
+
+def _weights_of(rows: Rows) -> Vector:
+    return np.ones(len(rows.numbers)) if rows.weights is None else rows.weights
 
 
 def _wilson(share: Vector, count: NDArray[np.int64]) -> tuple[Vector, Vector]:

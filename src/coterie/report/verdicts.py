@@ -157,6 +157,11 @@ def verdict(results: Results, client: str) -> Verdict:
     spoken = speaker(results, client)
     if spoken is not None:
         return _verdict(results, client, spoken)
+    uneven = compared.uneven(client)
+    if uneven is not None:
+        effective, total = uneven
+        why = f"weights too uneven, {total} rows say as much as {effective} of equal weight: trim them"
+        return Verdict("too few rows to tell", why)
     if compared.small(client):
         size = count(round(results.size(client)), f"{results.split} row")
         if compared.needs_cases:

@@ -290,4 +290,5 @@ def share_validation(
         choosing = clients_keeping_validation(method, everyone)
     if contribution:
         clients = clients.reserve_validation(choosing)
-    return clients.merge_validation(choosing)
+    # Now it is known which rows train, over which weights have mean 1.
+    return clients.merge_validation(choosing).with_mean_weights()

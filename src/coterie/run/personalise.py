@@ -71,7 +71,9 @@ def personalise(
     if settings.merge_validation and not tuning.chooses:
         clients = clients.merge_validation()
     with one_thread(), few_collections(), raise_interrupts():
-        opened = open_engine(engine_spec, clients, run.module, settings)
+        opened = open_engine(
+            engine_spec, clients.with_mean_weights(), run.module, settings
+        )
         try:
             return finetune(opened, run, tuning, settings)
         finally:

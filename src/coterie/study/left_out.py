@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from coterie.base.clients import Client, Clients
+from coterie.base.label_form import with_weights
 from coterie.base.loss import RowLoss
-from coterie.base.rows import Rows
+from coterie.base.rows import Part, Rows
 from coterie.compute.cohort_losses import answers_of
 from coterie.compute.outcomes import mean_influence, row_error
 from coterie.compute.workspace import Workspace
@@ -89,33 +90,42 @@ def _measure(
     workspace: Workspace, client: Client, model: Tensor
 ) -> tuple[float, float]:
     """Mean gain of a model over the constant prediction on a client's training rows, and its standard error; NaN for a single row."""
-    part = client.train
+    part, loss = client.train, workspace.loss
     if len(part) < FEWEST_ROWS:
         return np.nan, np.nan
+    labels, weights = loss.plain(part.labels), loss.weights(part.labels)
+    if weights is not None:
+        ones = with_weights(labels, torch.ones(len(labels)))
+        part = Part(part.inputs, ones)
     workspace.load(model.to(workspace.layout.dtype))
     _, losses = answers_of(workspace, Rows(*part, np.array([0, len(part)])), [0])
-    constant = _constant(workspace, part.labels)
+    constant = _constant(workspace, labels, weights)
+    shares = None if weights is None else weights.numpy()
     patients = np.arange(len(part))
     if client.row_groups is not None:
         patients = client.row_groups["train"]
-    of_constant = mean_influence(patients, constant.numpy())
-    of_model = mean_influence(patients, losses.double().numpy())
+    of_constant = mean_influence(patients, constant.numpy(), shares)
+    of_model = mean_influence(patients, losses.double().numpy(), shares)
     error = row_error([of_constant], [of_model])
-    unit = _unit(workspace.loss.kind, part.labels)
+    unit = _unit(workspace.loss.kind, labels, weights)
     gain = (of_constant.metric - of_model.metric) / unit
     if error is None:
         return gain, np.nan
     return gain, error.error / unit
 
 
-def _constant(workspace: Workspace, labels: Tensor) -> Tensor:
+def _constant(
+    workspace: Workspace, labels: Tensor, weights: Tensor | None = None
+) -> Tensor:
     """The loss [n] of each row if what all other rows of its client have is predicted."""
     if workspace.loss.form is not None:
-        return workspace.loss.form.constant_without_own(labels)
-    return constant_without_own(workspace.loss.kind, labels)
+        return workspace.loss.form.constant_without_own(labels, weights)
+    return constant_without_own(workspace.loss.kind, labels, weights)
 
 
-def constant_without_own(kind: str, labels: Tensor) -> Tensor:
+def constant_without_own(
+    kind: str, labels: Tensor, weights: Tensor | None = None
+) -> Tensor:
     """The loss [n] of each row under the shares of classes, or the mean, of all the other rows of its client.
 
     Each class counts one row more than it has, so that the first row of a class costs no infinite loss.
@@ -123,26 +133,35 @@ def constant_without_own(kind: str, labels: Tensor) -> Tensor:
     Args:
         kind: kind of the loss; a regression has squared errors.
         labels: [n].
+        weights: of rows [n], which are divided by their mean; None: 1 each.
 
     >>> constant_without_own("binary", torch.tensor([0, 1, 1])).exp()  # one of 4, two of 4
     tensor([4., 2., 2.], dtype=torch.float64)
     """
     n = len(labels)
+    w = torch.ones(n, dtype=torch.float64)
+    if weights is not None:
+        w = weights / weights.mean()
     if kind == "regression":
         numbers = labels.double()
-        mean_of_others = (numbers.sum() - numbers) / (n - 1)
+        mean_of_others = ((w * numbers).sum() - w * numbers) / (n - w)
         return (numbers - mean_of_others).square()
-    counts = torch.bincount(labels.long(), minlength=2).double()
+    counts = torch.bincount(labels.long(), w, minlength=2)
     # Of the n - 1 others, with one more in each class.
-    share = counts[labels.long()] / (n - 1 + len(counts))
+    share = (counts[labels.long()] - w + 1) / (n - w + len(counts))
     return -share.log()
 
 
-def _unit(kind: str, labels: Tensor) -> float:
+def _unit(kind: str, labels: Tensor, weights: Tensor | None = None) -> float:
     """What gains are divided by: of a regression they are shares of the variance of the client's labels."""
     if kind != "regression":
         return 1.0
-    variance = float(labels.double().var(correction=0))
+    numbers = labels.double()
+    variance = float(numbers.var(correction=0))
+    if weights is not None:
+        shares = weights / weights.sum()
+        mean = (shares * numbers).sum()
+        variance = float((shares * (numbers - mean).square()).sum())
     if variance == 0:
         return np.nan
     return variance

@@ -115,6 +115,7 @@ def draft_recipe(
     everywhere = {c for client in clients.values() for c in client["columns"]}
     dropped = settings.columns_to_drop()
     of_label = {settings.label, settings.time, settings.entry, settings.exposure}
+    of_label.add(settings.weights)
     for key, named in (
         ("drop", dropped),
         ("categorical", settings.categorical),
@@ -173,6 +174,8 @@ def draft_recipe(
     )  # as it stays where the guard keeps what is wrong with it
     with guard():
         label = _label(clients, settings)
+        if settings.weights is not None:
+            label["weights"] = settings.weights
         if label["task"] == "regression" and settings.bounds:
             _scale_label(label, settings.bounds)
         about_label = [

@@ -228,6 +228,7 @@ class Table:
         rows: int64 [rows], the number of each row in the source, from 0; None where all of them are here.
         followup: float64 [rows, 2], entry and time of a label of time to event, whose columns are then no columns; None without one.
         exposure: float64 [rows], in what the count of the label was counted; likewise.
+        weights: float64 [rows], how much each row counts; likewise.
     """
 
     name: str
@@ -240,6 +241,7 @@ class Table:
     rows: NDArray[np.int64] | None = None
     followup: NDArray[np.float64] | None = None
     exposure: NDArray[np.float64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

@@ -195,7 +195,16 @@ def _ask_weights(
             names.append(name)
     if names:
         about = "a survey's weights of rows? They say how rows were drawn and nothing of a patient; without them all rows count alike."
-        yield drop_or_keep(names, f"{listing(names)}: {about}")
+        question = drop_or_keep(names, f"{listing(names)}: {about}")
+        columns = [table.columns[names[0]].numbers for table in tables]
+        known = [
+            numbers is not None and bool((numbers >= 0).all()) for numbers in columns
+        ]
+        if settings.weights is None and all(known):
+            count = Cure("weights", names[0])
+            said = f"{question}. To count rows by it, say {count}"
+            question = Advice(said, (*question.cures, count))
+        yield question
 
 
 def _ask_times(
