@@ -377,12 +377,20 @@ def _given_grid(
     client: _Scaled, grid: _Grid, heaviest: float
 ) -> tuple[Vector, Vector, Vector]:
     """Weights, means and variances of a client's gain, once as a usual and once as an odd one at each point of the grid."""
-    kinds = _two_kinds(client, grid)
-    evidence = np.logaddexp(kinds[0][0], kinds[1][0])
-    logs = np.concatenate([grid.log_weight + log - evidence for log, _, _ in kinds])
-    means = np.concatenate([mean for _, mean, _ in kinds]) / client.factor
-    variances = np.concatenate([variance for *_, variance in kinds])
-    return np.exp(logs - heaviest), means, variances / client.factor**2
+    (usual_log, usual_mean, usual_variance), odd = _two_kinds(client, grid)
+    odd_log, odd_mean, odd_variance = odd
+    # At each point a client is of one of both kinds: their shares of the evidence add up to 1.
+    evidence = np.logaddexp(usual_log, odd_log)
+    logs = np.concatenate(
+        [
+            grid.log_weight + usual_log - evidence,
+            grid.log_weight + odd_log - evidence,
+        ]
+    )
+    means = np.concatenate([usual_mean, odd_mean]) / client.factor
+    variances = np.concatenate([usual_variance, odd_variance]) / client.factor**2
+    # The heaviest point weighs 1, so that no weight overflows.
+    return np.exp(logs - heaviest), means, variances
 
 
 def _two_kinds(
