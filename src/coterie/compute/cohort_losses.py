@@ -457,7 +457,9 @@ class CohortLosses(CohortRows):
         """Return the row numbers of a batch among the client's own rows; None: all rows in their order. Arguments as for `chunks`."""
         numbers = None
         size = self.size(client, part)
-        if share is not None or (batch_size is not None and batch_size < size):
+        is_all = batch_size is None or batch_size >= size
+        # Shares of all rows are drawn, too: rows may lie in an order, by which shares would differ.
+        if share is not None or not is_all:
             rng = self.rng(client, purpose).child(part)
             numbers = rng.permutation(size, batch_size)
         if numbers is not None and share is not None:

@@ -165,8 +165,11 @@ class StepBatches:
 def _check_numbers(rows: Any, sampler: Sampler, count: int) -> NDArray[np.int64]:
     """Return row numbers [steps, batch_size] of a sampler. Raises `InputError` for one that the client does not have."""
     numbers = np.asarray(rows)
-    valid = numbers.ndim == 2 and numbers.dtype.kind in "iu" and numbers.size > 0
-    if not valid or numbers.min() < 0 or numbers.max() >= count:
+    are_integers = numbers.dtype.kind in "iu"
+    are_valid = numbers.ndim == 2 and numbers.size > 0
+    if are_integers and are_valid:
+        are_valid = bool(0 <= numbers.min() <= numbers.max() < count)
+    if not (are_integers and are_valid):
         raise InputError(
             f"{type(sampler).__name__}.rows must return row numbers [steps, batch_size] from 0 to {count - 1}; got {cut(rows)}"
         )
@@ -212,7 +215,8 @@ class LocalTraining:
             raise InputError(
                 f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}"
             )
-        if self.rule is not None and (local.accumulate > 1 or local.keep_state):
+        needs_gradient = local.accumulate > 1 or local.keep_state
+        if self.rule is not None and needs_gradient:
             raise InputError(
                 "LocalSGD.accumulate and keep_state belong to steps along a gradient, and this method has its own rule; leave them out"
             )
@@ -409,20 +413,17 @@ class LocalTraining:
             decay = 0.0
         rows = self._private_rows(client)
         hooks = self._hooks(client, rows)
-        is_plain = (
-            optimiser is None
-            and local.clip is None
-            and local.accumulate == 1
-            and hooks.none
-            and moving is None
-        )
+        # A plain step goes along the gradient of one batch as it is, which needs no vector of its own.
+        is_plain_gradient = local.clip is None and local.accumulate == 1
+        has_no_hooks = hooks.none and moving is None
+        is_plain = is_plain_gradient and has_no_hooks
         if rows is None:
             steps = every.of_steps(client)
         else:
             steps = ([batch] for batch in rows.steps(every.count(client)))
         try:
             for step, of_step in enumerate(steps):
-                if is_plain:
+                if is_plain and optimiser is None:
                     workspace.descend(*of_step[0], lr, decay)
                     continue
                 further = partial(every.further, client, step)
@@ -522,12 +523,13 @@ class LocalTraining:
         )
 
     def _check_finite(self, name: str, model: Tensor) -> None:
+        # Behind a veil an error would say something of a single row.
+        if self.cohort.workspace.veil is not None:
+            return
         # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
-        if (
-            self.cohort.workspace.veil is None
-            and not math.isfinite(model.sum().item())
-            and not bool(torch.isfinite(model).all())
-        ):
+        if math.isfinite(model.sum().item()):
+            return
+        if not bool(torch.isfinite(model).all()):
             raise FloatingPointError(
                 f"training of client {name!r} diverged (NaN or Inf); lower local lr = {self.lr}"
             )

@@ -401,9 +401,9 @@ class Comparisons:
         tested = self.outcomes.test_rows(label, client)
         rarest = self.outcomes.rarest(label, client)
         has_two_classes = len(self.results.label().get("classes") or ()) == 2
-        if not has_two_classes or not tested or not rarest:
-            return ()
-        return (tested - rarest, rarest)
+        if has_two_classes and tested and rarest:
+            return (tested - rarest, rarest)
+        return ()
 
     @cached_property
     def _classes(self) -> int:

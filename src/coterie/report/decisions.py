@@ -131,7 +131,8 @@ def table(results: Results, client: str) -> Table | None:
     methods = [m for m in methods if found[m]]
     if not methods:
         return None
-    share = results.comparisons.outcomes.positive(results.against or "", client) or 0.0
+    rival = results.against or ""
+    share = results.comparisons.outcomes.positive(rival, client) or 0.0
     everybody = PER * treat_all(share, at.threshold)
     without_model = {
         "net benefit": (everybody, 0.0),

@@ -52,11 +52,10 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     bands of two methods can be compared.
     """
     seeds = [_Sorted.of(rows) for rows in tested.values() if rows.risks is not None]
-    if (
-        not seeds
-        or len(seeds) < len(tested)
-        or not all(rows_of_seed.has_both_classes for rows_of_seed in seeds)
-    ):
+    some_without_risks = len(seeds) < len(tested)
+    if not seeds or some_without_risks:
+        return None
+    if not all(rows_of_seed.has_both_classes for rows_of_seed in seeds):
         return None
     mean = np.mean(
         [
@@ -99,9 +98,10 @@ class _Sorted(NamedTuple):
     def of(cls, rows: Rows) -> _Sorted:
         risks, labels = np.asarray(rows.risks), np.asarray(rows.labels)
         order = np.argsort(-risks, kind="stable")
-        ends_tie = np.append(np.diff(risks[order]) != 0, True)
-        weights = _weights_of(rows)[order]
+        differs_from_next = np.diff(risks[order]) != 0
+        ends_tie = np.append(differs_from_next, True)
         positive = (labels[order] == 1).astype(float)
+        weights = _weights_of(rows)[order]
         return cls(rows.numbers[order], positive, ends_tie, weights)
 
     @property
@@ -113,15 +113,18 @@ def _sensitivity(
     rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]
 ) -> Vector:
     """At each rate of `GRID` [draws, k] where rows count as `weights` [draws, R] says; NaN for a draw without one of the classes."""
+    # Rows of the same risk are above a threshold together, so that a curve has one point for all of them.
     hits = np.cumsum(weights * rows.positive, axis=1)[:, rows.last]
     alarms = np.cumsum(weights * (1 - rows.positive), axis=1)[:, rows.last]
     with np.errstate(invalid="ignore", divide="ignore"):
-        sensitivity, called = hits / hits[:, -1:], alarms / alarms[:, -1:]
-    zero = np.zeros((len(sensitivity), 1))
-    sensitivity, called = np.hstack([zero, sensitivity]), np.hstack([zero, called])
-    return np.stack(
-        [np.interp(GRID, x, y) for x, y in zip(called, sensitivity, strict=True)]
-    )
+        sensitivity = hits / hits[:, -1:]
+        false_alarms = alarms / alarms[:, -1:]
+    # Above the highest risk nobody is called.
+    nobody = np.zeros((len(sensitivity), 1))
+    sensitivity = np.hstack([nobody, sensitivity])
+    false_alarms = np.hstack([nobody, false_alarms])
+    curves = zip(false_alarms, sensitivity, strict=True)
+    return np.stack([np.interp(GRID, rate, hit) for rate, hit in curves])
 
 
 def reliability(tested: Mapping[int, Rows]) -> Reliability | None:

@@ -71,11 +71,13 @@ class Outcomes:
 
     @cached_property
     def _files(self) -> dict[tuple[str, int], list[tuple[str, Path, list[str]]]]:
+        """Fold, path and clients of each file, by method and seed."""
         files: dict[tuple[str, int], list[tuple[str, Path, list[str]]]] = {}
         for path in self.paths(self.folder):
             with open_tensors(path, "numpy") as (_, metadata):
-                run = files.setdefault((metadata["method"], metadata["seed"]), [])
-                run.append((str(metadata["fold"]), path, list(metadata["clients"])))
+                fold, clients = str(metadata["fold"]), list(metadata["clients"])
+                of_run = files.setdefault((metadata["method"], metadata["seed"]), [])
+                of_run.append((fold, path, clients))
         return files
 
     @cached_property
@@ -294,7 +296,10 @@ class Outcomes:
                 weights = rows.weights_of(is_known)
                 known = rows.labels[is_known]
                 counts.append(np.bincount(known, weights, classes))
-        return [float(c) for c in np.mean(counts, axis=0)] if counts else []
+        if not counts:
+            return []
+        mean_counts = np.mean(counts, axis=0)
+        return [float(count) for count in mean_counts]
 
     def event_counts(self, method: str, client: str) -> tuple[float, float] | None:
         """Test rows without and with an event, mean over seeds; None unless the label is a time to event."""

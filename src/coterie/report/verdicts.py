@@ -345,10 +345,12 @@ def _reservations(results: Results, verdict: Verdict) -> list[str]:
         if results.classification or results.of_events:
             constant = "giving every row the same risk"
         texts.append(f"not shown to beat {constant}")
-    contradicts = (
-        verdict.own is not None and sum(verdict.own) * (verdict.gain or 0.0) < 0
-    )
-    if contradicts and verdict.kind != "undecided" and not verdict.together:
+    contradicts = False
+    if verdict.own is not None and verdict.gain is not None:
+        # The middle of the interval of its own rows lies on the other side of 0.
+        contradicts = sum(verdict.own) * verdict.gain < 0
+    is_single = verdict.kind != "undecided" and not verdict.together
+    if contradicts and is_single:
         texts.append("its own rows alone point the other way")
     return texts
 

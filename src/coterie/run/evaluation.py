@@ -391,7 +391,8 @@ def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
     names = []
     for entry in metrics:
         metric, (name,) = functions.get(entry, entry), short_names([entry])
-        if callable(metric) and not (name in METRICS and METRICS[name] is metric):
+        is_registered = name in METRICS and METRICS[name] is metric
+        if callable(metric) and not is_registered:
             METRICS.add(name, _with_kind(metric))
         names.append(getattr(entry, "__name__", entry))
     return tuple(names)

@@ -104,10 +104,12 @@ def _squared(z: Tensor, labels: Tensor) -> Derivatives:
 def _classes(z: Tensor, labels: Tensor) -> Derivatives:
     """C logits for labels 0 to C - 1 (softmax): the gradient is y - p, the curvature diag(p) - p p'."""
     y = F.one_hot(labels.long(), z.shape[-1]).to(z.dtype)
+    # Not log(softmax(z)): the probability of a class far behind the others is 0 in floating point.
     log_p = torch.log_softmax(z, -1)
     p = log_p.exp()
-    curvature = torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
-    return Derivatives((y * log_p).sum(-1), y - p, curvature)
+    loglik = (y * log_p).sum(-1)
+    outer = p[..., :, None] * p[..., None, :]  # p p'
+    return Derivatives(loglik, y - p, torch.diag_embed(p) - outer)
 
 
 KNEE = 2.0

@@ -254,17 +254,19 @@ def _describe_column(
         "signs": list(column.signs),
         "unknown": list(column.unknown),
     }
+    numbers_of_column = column.numbers if column.kind == "number" else None
+    chosen_as_category = chosen and column.kind in ("number", "boolean")
     if column.problem is not None:
         out["problem"], *out["example"] = column.problem
-    elif column.kind == "number" and column.numbers is not None and not chosen:
-        numbers = column.numbers[train]
+    elif numbers_of_column is not None and not chosen:
+        numbers = numbers_of_column[train]
         numbers = numbers[~np.isnan(numbers)]
         out["unique"] = out["identifier"] = False
         if are_whole(numbers):
             distinct = len(np.unique(numbers))
             out["unique"] = distinct == len(numbers)
             out["identifier"] = 2 * distinct >= len(numbers) and names_rows(name)
-    elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
+    elif column.kind == "text" or chosen_as_category:
         chosen = chosen or bool(column.separator)
         names, rows, codes = column.memberships
         in_train = np.isin(rows, train)
@@ -281,8 +283,10 @@ def _describe_column(
         out["pooled"] = len(categories) < len(spelled)
         out["identifier"] = unique and present >= ENOUGH_TO_TELL
         out["unique"] = unique
-        hidden = not chosen and (out["identifier"] or len(categories) > MANY_CATEGORIES)
-        out["categories"] = [] if hidden else categories
+        names_rows_or_many = out["identifier"] or len(categories) > MANY_CATEGORIES
+        out["categories"] = categories
+        if names_rows_or_many and not chosen:
+            out["categories"] = []  # what names rows is not listed
         out["distinct"] = len(categories)
         if column.kind == "text" and not chosen:
             row, text = example(column)
