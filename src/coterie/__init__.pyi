@@ -69,9 +69,9 @@ from coterie.base.vector import Layout as Layout
 from coterie.base.vector import move as move
 from coterie.compute import metrics as metrics
 from coterie.compute.cohort import Cohort as Cohort
-from coterie.compute.penalties import Quadratic as Quadratic
-from coterie.compute.penalties import Step as Step
 from coterie.compute.personal import Personal as Personal
+from coterie.compute.step_hooks import Quadratic as Quadratic
+from coterie.compute.step_hooks import Step as Step
 from coterie.config.local import Epochs as Epochs
 from coterie.config.local import LocalSGD as LocalSGD
 from coterie.config.local import Schedule as Schedule
@@ -111,7 +111,7 @@ from coterie.run.callbacks import Callback as Callback
 from coterie.run.callbacks import EarlyStopping as EarlyStopping
 from coterie.run.callbacks import Metrics as Metrics
 from coterie.run.fit import fit as fit
-from coterie.run.fit import personalise as personalise
+from coterie.run.personalise import personalise as personalise
 from coterie.run.result import Run as Run
 from coterie.run.trackers.mlflow import MLflow as MLflow
 from coterie.run.trackers.tensorboard import TensorBoard as TensorBoard

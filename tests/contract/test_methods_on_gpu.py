@@ -24,8 +24,8 @@ from coterie.compute.workspace import Workspace
 from coterie.config.registry import ATTACKS, FILTERS, METRICS, SAMPLERS
 from coterie.config.run import Appeal
 from coterie.contract.federation import QuorumError
-from coterie.run.fit import personalise
 from coterie.run.memory_forecast import free_bytes
+from coterie.run.personalise import personalise
 from federations import PROBLEMS, assert_close, assert_same_bits
 
 absent = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from torch import nn
 from coterie import FedAvg, FedDyn, data
 from coterie.algorithms import feddyn
 from coterie.base.errors import InputError
-from coterie.compute.penalties import Quadratic
+from coterie.compute.step_hooks import Quadratic
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.task import Task
 from federations import (

@@ -16,7 +16,7 @@ from coterie.base.rng import Rng, batches
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute import cohort_rows
-from coterie.compute.penalties import Quadratic
+from coterie.compute.step_hooks import Quadratic
 from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
 from coterie.config.schema import build, spell, wire_type
 from coterie.contract.method import Sampler

@@ -24,7 +24,7 @@ from coterie.compute import (
 from coterie.compute.cohort import Cohort
 from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.kernels import Batched, Layer, recognise
-from coterie.compute.penalties import Quadratic
+from coterie.compute.step_hooks import Quadratic
 from coterie.compute.workspace import Workspace
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.exchange import HELD_BYTES

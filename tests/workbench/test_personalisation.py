@@ -16,8 +16,8 @@ from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute.metrics import DEFAULT_METRICS
 from coterie.config.run import PARTS, Tuning
-from coterie.run.fit import personalise
 from coterie.run.personalisation import tunable
+from coterie.run.personalise import personalise
 from coterie.run.result import Run
 from federations import (
     PROBLEMS,

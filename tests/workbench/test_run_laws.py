@@ -18,8 +18,8 @@ import coterie as ct
 from coterie.config.run import Tuning
 from coterie.contract import exchange
 from coterie.run import memory_forecast, progress
-from coterie.run.fit import personalise
 from coterie.run.history import ClientMetrics
+from coterie.run.personalise import personalise
 from federations import fit, logistic
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)

@@ -94,10 +94,15 @@ def solve_pooled(
     pieces = np.split(np.arange(ends[-1]), ends[:-1])
     of_clients = [linear_rows(cohort, 0, numbers) for numbers in pieces]
     cohort.spent["row_gradients"] += int(ends[-1])
-    _, _, family, outputs = of_clients[0]
+    first = of_clients[0]
     parts = [(rows.inputs, rows.labels) for rows in of_clients]
     slopes, intercepts = fit_shared_slopes(
-        parts, family, outputs, ridge, ridge / INTERCEPTS
+        parts,
+        first.family,
+        first.outputs,
+        ridge,
+        ridge / INTERCEPTS,
+        [rows.weights for rows in of_clients],
     )
     shared = slopes.expand(len(parts), -1)
     return Solved(torch.cat([shared, intercepts], 1)[None])

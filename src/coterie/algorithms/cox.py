@@ -79,9 +79,15 @@ def tell_partial(
         rows = linear_rows(cohort, client)
         cohort.spent["row_gradients"] += len(rows.labels)
         found = partial_likelihood(
-            x[:slopes].cpu(), rows.inputs, _followup(cohort, client)
+            x[:slopes].cpu(), rows.inputs, _followup(cohort, client), rows.weights
         )
-        own = own_intercepts(x[:slopes].cpu(), *rows, BASELINE_RIDGE, x[slopes:].cpu())
+        own = own_intercepts(
+            x[:slopes].cpu(),
+            *rows[:4],
+            BASELINE_RIDGE,
+            x[slopes:].cpu(),
+            rows.weights,
+        )
         told.append(
             (found.gradient, upper(found.curvature), found.loglik, own[slopes:])
         )
@@ -96,15 +102,15 @@ def model_with_baseline(cohort: Cohort, *, x: OneModel) -> OwnModel:
     for client in range(len(cohort.names)):
         rows = linear_rows(cohort, client)
         b, start = x[:slopes].cpu(), x[slopes:].double().cpu()
-        own.append(own_intercepts(b, *rows, BASELINE_RIDGE, start))
+        own.append(own_intercepts(b, *rows[:4], BASELINE_RIDGE, start, rows.weights))
     return OwnModel(torch.stack(own).to(x.dtype))
 
 
 def _followup(cohort: Cohort, client: int) -> Tensor:
     """Entry, time and event of the client's training rows [n, 3], float64; of two classes all at one time."""
     numbers = np.arange(cohort.size(client), dtype=np.int64)
-    _, labels = cohort.training_rows(client, numbers)
-    labels = labels.double().cpu()
+    _, stored = cohort.training_rows(client, numbers)
+    labels = cohort.workspace.loss.plain(stored).double().cpu()
     if cohort.workspace.loss.kind == "hazards":
         return labels
     event = labels.reshape(-1)

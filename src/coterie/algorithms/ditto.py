@@ -36,8 +36,8 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
-from coterie.compute.penalties import Quadratic
 from coterie.compute.server_averages import step_by_average
+from coterie.compute.step_hooks import Quadratic
 from coterie.compute.tasks import LocalUpdate, own_model, own_models
 from coterie.config.local import LocalSGD, highest_rate
 from coterie.config.rules import NOT_NEGATIVE

@@ -140,7 +140,8 @@ def _halves(client: Cohort) -> tuple[Tensor, Tensor]:
 
 def _features(client: Cohort, numbers: NDArray[np.int64]) -> Tensor:
     """Features of input and label [r, 129] of some rows: half-waves of random sums, scaled to a mean square near 1, and a 1."""
-    inputs, labels = client.training_rows(0, numbers)
+    inputs, stored = client.training_rows(0, numbers)
+    labels = client.workspace.loss.plain(stored)
     stream = Rng.named(client.seed, "fedcollab")
     total = stream_sum(inputs, stream.child("inputs")) + 2 * stream_sum(
         labels, stream.child("labels")

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
-from coterie.compute.penalties import Quadratic
+from coterie.compute.step_hooks import Quadratic
 from coterie.compute.tasks import OwnUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE

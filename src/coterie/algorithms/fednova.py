@@ -42,7 +42,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
-from coterie.compute.penalties import Quadratic
+from coterie.compute.step_hooks import Quadratic
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options

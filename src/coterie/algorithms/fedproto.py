@@ -49,7 +49,7 @@ from coterie.base.layers import head_shape
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.compute.penalties import Penalty, Step
+from coterie.compute.step_hooks import Penalty, Step
 from coterie.compute.tasks import own_model
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE

@@ -75,7 +75,13 @@ def tell_profile(
     for client in range(len(cohort.names)):
         rows = linear_rows(cohort, client)
         cohort.spent["row_gradients"] += len(rows.labels)
-        found = profile(x[:slopes], *rows, ridge / INTERCEPTS, starts[client])
+        found = profile(
+            x[:slopes],
+            *rows[:4],
+            ridge / INTERCEPTS,
+            starts[client],
+            rows.weights,
+        )
         told.append(found._replace(curvature=upper(found.curvature)))
         kept.append(found.intercepts)
     cohort.keep(KEY, torch.stack(kept))
@@ -91,7 +97,9 @@ def model_with_intercept(cohort: Cohort, *, x: OneModel, ridge: float) -> OwnMod
     for client in range(len(cohort.names)):
         rows = linear_rows(cohort, client)
         b, start = x[:slopes].cpu(), starts[client]
-        own.append(own_intercepts(b, *rows, ridge / INTERCEPTS, start))
+        own.append(
+            own_intercepts(b, *rows[:4], ridge / INTERCEPTS, start, rows.weights)
+        )
     return OwnModel(torch.stack(own).to(x.dtype))
 
 

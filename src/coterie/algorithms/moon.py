@@ -39,7 +39,7 @@ from torch.nn import functional
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
-from coterie.compute.penalties import Step
+from coterie.compute.step_hooks import Step
 from coterie.config.local import SERVER_RATE, LocalSGD, ServerRate, rate_of
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
 from coterie.config.schema import options

@@ -102,19 +102,27 @@ class Quadratic(NamedTuple):
 def _own_mode(rows: LinearRows) -> tuple[glm.Mode, float]:
     """The client's own model, and the variance by which its log likelihood is divided: 1 but for a regression."""
     precision = pooling.own_precision(rows.slopes, rows.outputs)
-    inputs, labels, family, outputs = rows
-    fit = glm.mode(inputs, labels, family, precision, outputs)
+    inputs, labels, family, outputs, weights = rows
+    fit = glm.mode(inputs, labels, family, precision, outputs, weights=weights)
     if family is not glm.FAMILIES["regression"]:
         return fit, 1.0
     variance = pooling.noise(fit, len(labels))
-    scaled = glm.mode(inputs, labels, family, precision, outputs, scale=1 / variance)
+    scaled = glm.mode(
+        inputs,
+        labels,
+        family,
+        precision,
+        outputs,
+        weights=weights,
+        scale=1 / variance,
+    )
     return scaled, variance
 
 
 def _moments(rows: LinearRows, theta: Tensor) -> glm.Moments:
     """Gradient and curvature at theta of the client's log likelihood, divided by the variance of its residuals."""
-    inputs, labels, family, outputs = rows
-    moments = glm.moments(theta, inputs, labels, family, outputs)
+    inputs, labels, family, outputs, weights = rows
+    moments = glm.moments(theta, inputs, labels, family, outputs, weights=weights)
     if family is not glm.FAMILIES["regression"]:
         return moments
     _, variance = _own_mode(rows)

@@ -42,7 +42,7 @@ from torch.nn import functional
 
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
-from coterie.compute.penalties import Step
+from coterie.compute.step_hooks import Step
 from coterie.compute.tasks import LocalUpdate
 from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE

@@ -253,23 +253,21 @@ class LabelFlip(Attack):
             for k in ("train", "validation", "test")
             if (rows := getattr(clients, k)) is not None
         }
+        form = clients.form
+        plain = [form.unweighted(r.labels) for r in parts.values()]
         require(
-            all(
-                r.labels.ndim == 1 and not r.labels.is_floating_point()
-                for r in parts.values()
-            ),
+            all(y.ndim == 1 and not y.is_floating_point() for y in plain),
             "LabelFlip turns the classes of rows round, and these labels are not classes; choose another attack",
         )
-        count = max(
-            len(clients.classes), *(1 + int(r.labels.max()) for r in parts.values())
-        )
+        count = max(len(clients.classes), *(1 + int(y.max()) for y in plain))
         turned: dict[
             int, Tensor
         ] = {}  # parts may share one tensor, and `Clients.folded` looks whether they do
         for rows in (parts[k] for k in ("train", "validation") if k in parts):
             labels = turned.setdefault(id(rows.labels), rows.labels.clone())
             numbers = _numbers(rows, [clients.number(n) for n in names])
-            labels[numbers] = count - 1 - labels[numbers]
+            classes = labels[:, 0] if form.weighted else labels
+            classes[numbers] = count - 1 - classes[numbers]
         attacked = copy(clients)
         for key in ("train", "validation"):
             if key in parts:

@@ -12,6 +12,7 @@ from typing import Any, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest
@@ -160,6 +161,31 @@ def _merge_numbers(parts: Mapping[str, Array]) -> dict[str, Array]:
     merged = {key: numbers for key, numbers in parts.items() if key != "validation"}
     joined = [parts[key] for key in ("train", "validation") if key in parts]
     return {**merged, "train": np.concatenate(joined)}
+
+
+def _mean_weights(names: Sequence[str], train: Rows) -> NDArray[np.float64]:
+    """Return the mean weight of each client's training rows. Raises `InputError` for a client whose rows all weigh 0."""
+    weights = train.labels[:, -1].numpy()[train.all_numbers()]
+    sums = np.bincount(train.owners(), weights, minlength=len(names))
+    for name, total in zip(names, sums.tolist(), strict=True):
+        if total <= 0:
+            raise InputError(
+                f"no training row of client {name!r} has a weight above 0; drop that client, or correct its weights"
+            )
+    return np.asarray(sums / train.sizes)
+
+
+def _divide_weights(rows: Rows, factors: NDArray[np.float64]) -> Rows:
+    """Return rows whose weights are divided by the factor of the client to which they belong."""
+    numbers = rows.all_numbers()
+    if len(np.unique(numbers)) < len(numbers):
+        raise InputError(
+            'clients share weighted rows, and weights are divided by the mean of a client; take test = "own" in [split], or no weights'
+        )
+    labels = rows.labels.clone()
+    places = torch.from_numpy(numbers)
+    labels[places, -1] /= torch.from_numpy(factors[rows.owners()])
+    return Rows(rows.inputs, labels, rows.offsets, rows.index)
 
 
 class Clients(Sequence[Client]):
@@ -347,6 +373,13 @@ class Clients(Sequence[Client]):
         return LabelScale(label.get("mean", 0.0), label.get("scale", 1.0))
 
     @property
+    def form_is_weighted(self) -> bool:
+        """Return True if the last column of labels is the weight of each row."""
+        if self.declared is not None:
+            return self.declared.weighted
+        return bool(self._label_of_recipe.get("weights"))
+
+    @property
     def form(self) -> LabelForm:
         """The form of labels: as declared, as the recipe says, or as the labels are."""
         if self.declared is not None:
@@ -355,6 +388,37 @@ class Clients(Sequence[Client]):
         if of_recipe is not None:
             return of_recipe
         return LabelForm.of_labels(self.train.labels, self.classes)
+
+    @property
+    def plain_labels(self) -> Tensor:
+        """Labels of training rows as they are stored, without the weights of rows."""
+        return self.form.unweighted(self.train.labels)
+
+    def with_mean_weights(self) -> Clients:
+        """The same clients, each with its weights of rows divided by their mean over its training rows; as they are without weights.
+
+        So a client that counts in thousands of inhabitants, and one that counts in shares, learn alike, and a client has as much say
+        as it has rows.
+
+        Raises:
+            InputError: Training rows of a client have no weight above 0, or clients share weighted rows.
+        """
+        if not self.form_is_weighted:
+            return self
+        clients = copy(self)
+        factors = _mean_weights(self.names, self.train)
+        for kind in PARTS:
+            rows: Rows | None = getattr(self, kind)
+            if rows is not None:
+                setattr(clients, kind, _divide_weights(rows, factors))
+        if self.unseen is not None:
+            clients.unseen = self.unseen._with(declared=self.form).with_mean_weights()
+        if self.server is not None:
+            all_rows = Rows(*self.server, np.array([0, len(self.server)]))
+            factors = _mean_weights(["server"], all_rows)
+            divided = _divide_weights(all_rows, factors)
+            clients.server = Part(divided.inputs, divided.labels)
+        return clients
 
     def number(self, name: str) -> int:
         """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
@@ -510,6 +574,10 @@ class Clients(Sequence[Client]):
         vars(clients).update(changes)
         return clients
 
+    def with_rows(self, parts: Mapping[str, Rows | None]) -> Clients:
+        """The same clients with other rows of some parts (`PARTS`)."""
+        return self._with(**parts)
+
     def with_open_task(self) -> Clients:
         """The same clients, whose labels 0.0 and 1.0 may be classes or quantities (`asks_task`)."""
         return self._with(asks_task=True)
@@ -587,6 +655,8 @@ class Clients(Sequence[Client]):
     @property
     def multi_hot(self) -> bool:
         """Return True if all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
+        if self.form_is_weighted:
+            return self.form.kind == "several"
         return all(is_multi_hot(rows.labels) for _, rows in self.groups())
 
     def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:

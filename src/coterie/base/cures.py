@@ -44,11 +44,16 @@ class Cure:
         >>> Cure("drop", ["b"]).merge({"label": "y", "drop": ["a"]})
         {'label': 'y', 'drop': ['a', 'b']}
         """
-        value, earlier = self.value, table.get(self.key)
-        if isinstance(value, Mapping) and isinstance(earlier, Mapping):
-            joined = {name: _join(earlier.get(name), value[name]) for name in value}
-            return {**table, self.key: {**earlier, **joined}}
-        return {**table, self.key: _join(earlier, value)}
+        earlier = table.get(self.key)
+        merged: Any
+        if isinstance(self.value, Mapping) and isinstance(earlier, Mapping):
+            # Settings by column or by class: those of other columns stay.
+            merged = dict(earlier)
+            for name, setting in self.value.items():
+                merged[name] = _join(earlier.get(name), setting)
+        else:
+            merged = _join(earlier, self.value)
+        return {**table, self.key: merged}
 
 
 def either(cures: Sequence[Cure]) -> str:
@@ -64,6 +69,7 @@ def either(cures: Sequence[Cure]) -> str:
 
 
 def _join(earlier: Any, value: Any) -> Any:
+    """An earlier list and a new one as one; anything else that is new takes the place of what was there."""
     if not isinstance(value, list | tuple):
         return value
     if not isinstance(earlier, list | tuple):

@@ -9,6 +9,9 @@ Nothing else reads raw labels to guess what they are. Labels stay one tensor, so
 | numbers | float32 [n, ...] | a quantity |
 | hazards | float32 [n, 3] | entry, time and event, times divided by the horizon |
 | count | float32 [n, 2] | a count of events, and the exposure in which they were counted |
+
+Rows that weigh unequally have one column more, their weight: labels are then float64 [n, columns + 1], in which classes and float32
+are exact (`with_weights`, `LabelForm.unweighted`).
 """
 
 from __future__ import annotations
@@ -42,6 +45,16 @@ def is_multi_hot(labels: Tensor) -> bool:
     )
 
 
+def with_weights(labels: Tensor, weights: Tensor) -> Tensor:
+    """Labels [n] or [n, columns] beside the weight of each row [n]: float64 [n, columns + 1].
+
+    >>> with_weights(torch.tensor([0, 1]), torch.tensor([1.0, 2.5])).tolist()
+    [[0.0, 1.0], [1.0, 2.5]]
+    """
+    columns = labels.double().reshape(len(labels), -1)
+    return torch.cat([columns, weights.to(columns)[:, None]], 1)
+
+
 @dataclass(frozen=True)
 class LabelForm:
     """What labels are. It is also their loss (outputs, labels) -> [rows], where the kind has one that is no other's.
@@ -54,6 +67,7 @@ class LabelForm:
         rates: events per horizon in each interval, of all clients; of counts the only one, per unit of exposure.
         horizon: the time at which survival is judged, in `unit`: by it times are divided.
         unit: of times, in words.
+        weighted: whether the last column of labels is the weight of each row: by it losses are multiplied.
 
     Raises:
         InputError: an unknown kind, or intervals that are none.
@@ -69,6 +83,7 @@ class LabelForm:
     rates: tuple[float, ...] = ()
     horizon: float = 1.0
     unit: str = ""
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(FormKind):
@@ -114,11 +129,16 @@ class LabelForm:
     @classmethod
     def of_recipe(cls, label: Mapping[str, Any]) -> LabelForm | None:
         """The form that a recipe (`recipe["label"]`) declares; None where labels say it themselves."""
+        weighted = bool(label.get("weights"))
         if label.get("task") == "counts":
             names = (label["column"], label["exposure"])
-            return cls("count", columns=names, rates=label["rates"])
+            return cls("count", columns=names, rates=label["rates"], weighted=weighted)
         if label.get("task") != "time to event":
-            return None
+            if not weighted:
+                return None
+            if label.get("task") == "regression":
+                return cls("numbers", weighted=True)
+            return cls("classes", classes=label["classes"], weighted=True)
         columns = (label.get("entry"), label.get("time"), label.get("column"))
         return cls(
             "hazards",
@@ -127,7 +147,31 @@ class LabelForm:
             rates=label["rates"],
             horizon=label["horizon"],
             unit=str(label.get("unit", "")),
+            weighted=weighted,
         )
+
+    # Weights of rows
+
+    def unweighted(self, labels: Tensor) -> Tensor:
+        """Labels without the column of weights, int64 for classes, else float64; as they are where rows have no weights.
+
+        >>> form = LabelForm("classes", weighted=True)
+        >>> form.unweighted(torch.tensor([[0.0, 1.0], [1.0, 2.5]]))
+        tensor([0, 1])
+        """
+        if not self.weighted:
+            return labels
+        columns = labels[..., :-1]
+        if self.kind in ("classes", "several"):
+            columns = columns.long()
+        is_table = self.has_loss or self.kind == "several"
+        if columns.shape[-1] == 1 and not is_table:
+            return columns[..., 0]
+        return columns
+
+    def weights(self, labels: Tensor) -> Tensor | None:
+        """The weight of each row, float64 [n]; None where all rows count alike."""
+        return labels[..., -1] if self.weighted else None
 
     # What a loss asks
 
@@ -152,9 +196,17 @@ class LabelForm:
             )
         return hazards.hazard_losses(outputs, labels, self.cuts, self.rates)
 
-    def constant(self, train: Tensor, test: Tensor) -> Tensor:
-        """Loss [rows] of labels `test`, if what follows from the labels `train` alone is always predicted; float64."""
-        own = hazards.log_ratios(*self.usual_and_seen(train))
+    def constant(
+        self, train: Tensor, test: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """Loss [rows] of labels `test`, if what follows from the labels `train` alone is always predicted, which count by their
+        `weights` [n] (None: once); float64.
+        """
+        usual, seen = self.usual_and_seen(train)
+        if weights is not None:
+            shares = (weights / weights.mean())[:, None]
+            usual, seen = usual * shares, seen * shares
+        own = hazards.log_ratios(usual, seen)
         return self(own.expand(len(test), -1), test.double())
 
     def usual_and_seen(self, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,16 +227,26 @@ class LabelForm:
         ]
         return torch.stack(columns, 1)
 
-    def constant_without_own(self, labels: Tensor) -> Tensor:
+    def constant_without_own(
+        self, labels: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """The same [rows], of each row by the labels of all others."""
         usual, seen = self.usual_and_seen(labels)
+        if weights is not None:
+            shares = (weights / weights.mean())[:, None]
+            usual, seen = usual * shares, seen * shares
         others = hazards.log_ratios(usual, seen, without_own=True)
         return self(others, labels.double())
 
     # What data sets ask
 
     def check(self, labels: Tensor, who: str) -> None:
-        """Raise `InputError` for a row that is no time to event, or no count with exposure; other kinds are checked as classes are."""
+        """Raise `InputError` for a row that is no time to event, no count with exposure, or has a weight that is none; other kinds are
+        checked as classes are.
+        """
+        if self.weighted:
+            self._check_weights(labels, who)
+            labels = self.unweighted(labels)
         if not self.has_loss:
             return
         columns = {"hazards": "entry, time and event", "count": "count and exposure"}
@@ -208,6 +270,22 @@ class LabelForm:
             shown = ", ".join(f"{value:g}" for value in worst.tolist())
             raise InputError(
                 f"{who} has a row whose {columns[self.kind]} are {shown}; {rule}: correct that row, or leave it out"
+            )
+
+    def _check_weights(self, labels: Tensor, who: str) -> None:
+        if labels.ndim != 2 or labels.shape[1] < 2:
+            raise InputError(
+                f"{who} has labels of shape {tuple(labels.shape)}; give the weight of each row as their last column, [rows, 2] or more"
+            )
+        weights = labels[:, -1]
+        if not bool((weights >= 0).all()):
+            worst = float(weights.min())
+            raise InputError(
+                f"{who} has a row of weight {worst:g}; weights are 0 or more: correct that row, or leave it out"
+            )
+        if not bool((weights > 0).any()):
+            raise InputError(
+                f"{who} has no row whose weight is above 0, so nothing to learn from; leave it out"
             )
 
     # What metrics and reports ask
@@ -249,6 +327,7 @@ class LabelForm:
 
     def strata(self, labels: Tensor) -> NDArray[np.int64] | None:
         """The class of each row [n], which splits keep in proportion and minima count; None where rows have none."""
+        labels = self.unweighted(labels)
         if self.kind == "hazards":
             return (labels[:, EVENT] > 0).cpu().numpy().astype(np.int64)
         if self.kind == "classes" and labels.ndim == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -34,6 +35,7 @@ class Loss:
         own: the user's loss, or None.
         last: the C logits lie in the last dimension, not in dimension 1.
         form: the form of labels whose loss it is; None where it is one of the kind alone.
+        weighted: the form of labels with a column of weights; None where all rows count alike.
     """
 
     def __init__(
@@ -43,8 +45,18 @@ class Loss:
         *,
         last: bool = False,
         form: LabelForm | None = None,
+        weighted: LabelForm | None = None,
     ) -> None:
         self.kind, self.own, self.last, self.form = kind, own, last, form
+        self.weighted = weighted
+
+    def plain(self, labels: Tensor) -> Tensor:
+        """Labels without the weights of rows."""
+        return labels if self.weighted is None else self.weighted.unweighted(labels)
+
+    def weights(self, labels: Tensor) -> Tensor | None:
+        """The weight of each row [rows]; None where all rows count alike."""
+        return None if self.weighted is None else self.weighted.weights(labels)
 
     @property
     def ignored(self) -> int:
@@ -85,7 +97,20 @@ class Loss:
         return outputs
 
     def rows(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss of each row [rows]; further dimensions (pixels, positions) are averaged, without those whose label is `IGNORED`."""
+        """Loss of each row [rows], times its weight where rows have some; further dimensions (pixels, positions) are averaged, without
+        those whose label is `IGNORED`.
+        """
+        weights = self.weights(labels)
+        if weights is None:
+            return self.plain_rows(outputs, labels)
+        plain = self.plain(labels)
+        if plain.is_floating_point():
+            plain = plain.to(outputs.dtype)
+        values = self.plain_rows(outputs, plain)
+        return values * weights.to(values)
+
+    def plain_rows(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each row [rows] as if all rows counted alike; labels are those of `plain`."""
         if self.own is not None:
             per_row = self.own(outputs, labels)
             if per_row.shape != labels.shape[:1]:
@@ -121,7 +146,13 @@ class Loss:
         return values.flatten(1).mean(1)
 
     def mean(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean loss over rows, a scalar."""
+        """Mean loss over rows, a scalar.
+
+        Of rows with weights it is the sum of weight times loss over the number of rows: weights have mean 1 over the training rows of
+        a client, so that the gradient of a batch is, on average, that of all its rows.
+        """
+        if self.weighted is not None:
+            return self.rows(outputs, labels).mean()
         # Whether a label is ignored is not asked of a GPU, which would have to wait in every step.
         ragged = labels.ndim > 1 and (labels.is_cuda or bool((labels == IGNORED).any()))
         if self.own is None and self.kind == "classes" and not ragged:
@@ -152,6 +183,23 @@ class Meaning(NamedTuple):
     recipe: Mapping[str, Any] | None = None
     last: bool = False
     form: LabelForm | None = None
+
+
+@dataclass(frozen=True)
+class WeightedLoss:
+    """What a run minimises where rows have weights: the loss of a row times its weight.
+
+    Attributes:
+        loss: as without weights.
+        form: of the labels, whose last column is the weight.
+    """
+
+    loss: str | RowLoss
+    form: LabelForm
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each row times its weight [rows]."""
+        return choose_loss(self, outputs, labels).rows(outputs, labels)
 
 
 class TorchLoss:
@@ -227,6 +275,8 @@ _KINDS_OF_NAMES: dict[str, Kind] = {
 
 def named_kind(loss: str | RowLoss) -> Kind | None:
     """Return the kind that a loss has whatever the labels are; None for "auto" and for a function that does not say it."""
+    if isinstance(loss, WeightedLoss):
+        return named_kind(loss.loss)
     loss = _module_of(loss)
     if isinstance(loss, str):
         return _KINDS_OF_NAMES.get(loss)
@@ -265,6 +315,10 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
 
     Raises `InputError` if outputs and labels do not fit, or fit in two ways.
     """
+    if isinstance(loss, WeightedLoss):
+        chosen = choose_loss(loss.loss, outputs, loss.form.unweighted(labels))
+        chosen.weighted = loss.form
+        return chosen
     loss = _module_of(loss)
     if isinstance(loss, type):
         raise InputError(

@@ -53,6 +53,7 @@ def losses_of_classes(
     labels: NDArray[np.int64],
     tested: NDArray[Any],
     tested_labels: NDArray[np.int64],
+    weights: Vector | None = None,
 ) -> Vector:
     """Log-loss [tested rows] of boosted trees.
 
@@ -64,12 +65,13 @@ def losses_of_classes(
         labels: Their classes [rows], from 0.
         tested: Tested inputs [tested rows, columns].
         tested_labels: Their classes [tested rows].
+        weights: Of the training rows [rows]; None: 1 each.
     """
     classes = 1 + max(int(labels.max()), int(tested_labels.max()), 1)
     shares = np.zeros((len(tested), classes))
     present = np.unique(labels)
     if len(present) > 1:
-        model = _fit("Classifier", inputs, labels)
+        model = _fit("Classifier", inputs, labels, weights)
         shares[:, model.classes_] = model.predict_proba(tested)
     else:
         shares[:, present[0]] = 1.0
@@ -81,18 +83,25 @@ def losses_of_classes(
 
 
 def losses_of_numbers(
-    inputs: NDArray[Any], labels: Vector, tested: NDArray[Any], tested_labels: Vector
+    inputs: NDArray[Any],
+    labels: Vector,
+    tested: NDArray[Any],
+    tested_labels: Vector,
+    weights: Vector | None = None,
 ) -> Vector:
     """Squared error [tested rows] of boosted trees; arguments as of `losses_of_classes`, with numbers as labels."""
-    predicted = _fit("Regressor", inputs, labels).predict(tested)
+    predicted = _fit("Regressor", inputs, labels, weights).predict(tested)
     return np.asarray((predicted - tested_labels) ** 2, dtype=float)
 
 
-def _fit(kind: str, inputs: NDArray[Any], labels: NDArray[Any]) -> Any:
+def _fit(
+    kind: str, inputs: NDArray[Any], labels: NDArray[Any], weights: Vector | None
+) -> Any:
     from sklearn import ensemble
     from threadpoolctl import threadpool_limits
 
     # Of several threads that are forked none may wait for another.
     with threadpool_limits(1):
         model = getattr(ensemble, f"HistGradientBoosting{kind}")
-        return model(**SETTINGS, random_state=0).fit(inputs, labels)
+        unfitted = model(**SETTINGS, random_state=0)
+        return unfitted.fit(inputs, labels, sample_weight=weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import nan
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -129,6 +129,8 @@ class CohortLosses(CohortRows):
                 if share is not None:
                     count = len(range(count)[share])
                 weight = len(labels) / count
+                if share is None:
+                    weight = len(labels) / self.mass(i, part, batch_size)
                 if kernel is None:
                     grad = workspace.flat_gradient(inputs, labels)
                 else:
@@ -136,8 +138,13 @@ class CohortLosses(CohortRows):
                     out = None
                     if is_first:
                         out = head
+                    loss = workspace.loss
                     grad = kernel.gradient(
-                        of_client(x, i), cast("Tensor", inputs), labels, out=out
+                        of_client(x, i),
+                        cast("Tensor", inputs),
+                        loss.plain(labels),
+                        out=out,
+                        weights=loss.weights(labels),
                     )
                 if weight != 1:
                     grad = grad.mul_(weight)
@@ -172,7 +179,7 @@ class CohortLosses(CohortRows):
                     yield (
                         i,
                         number,
-                        piece_labels,
+                        self.workspace.loss.plain(piece_labels),
                         row_gradients(self.workspace, piece_inputs, piece_labels),
                     )
 
@@ -188,8 +195,8 @@ class CohortLosses(CohortRows):
         """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
         result = torch.zeros(len(self.names), dtype=torch.float64)
         for i, inputs, labels in self.chunks(x, part, batch_size, purpose, "eval"):
-            count = self.batch_rows(i, part, batch_size)
-            result[i] += self._sum_losses(inputs, labels) / count
+            mass = self.mass(i, part, batch_size)
+            result[i] += self._sum_losses(inputs, labels) / mass
         veil = self.workspace.veil
         if veil is not None:
             for i in range(len(self.names)):
@@ -228,10 +235,10 @@ class CohortLosses(CohortRows):
         for i, inputs, labels in self.chunks(
             xs, part, batch_size, purpose, "eval", load=False
         ):
-            count = self.batch_rows(i, part, batch_size)
+            mass = self.mass(i, part, batch_size)
             for q, x in enumerate(own_candidates[i]):
                 self.workspace.load(x)
-                result[i, q] += self._sum_losses(inputs, labels) / count
+                result[i, q] += self._sum_losses(inputs, labels) / mass
         veil = self.workspace.veil
         if veil is not None:
             for i, candidates in enumerate(own_candidates):
@@ -270,19 +277,26 @@ class CohortLosses(CohortRows):
         for group in self.groups(part):
             labels, segments = self.labels_of(group, part)
             outputs, losses = self.answers(group, x, part)
-            row_counts[group] = segments.sizes
-            measures["loss"][group] = segments.mean(losses)
+            rows = Segments(segments.place, segments.count)
+            row_counts[group] = rows.sizes
+            # Losses are multiplied by weights already.
+            measures["loss"][group] = rows.sum(losses) / segments.sizes
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.read(outputs)
-            sizes = segments.sizes.long().tolist()
+            sizes = rows.sizes.long().tolist()
             for name, metric in metrics.items():
                 by_segment = getattr(metric, "each", None)
                 if by_segment is not None:
                     measured = by_segment(outputs, labels, loss.kind, segments)
                 else:
-                    pairs = zip(outputs.split(sizes), labels.split(sizes), strict=True)
-                    measured = _as_column(metric(*pair, loss.kind) for pair in pairs)
+                    kinds: list[Any] = [loss.kind] * len(sizes)
+                    columns = [outputs.split(sizes), labels.split(sizes), kinds]
+                    if segments.weights is not None:
+                        columns.append(segments.weights.split(sizes))
+                    measured = _as_column(
+                        metric(*values) for values in zip(*columns, strict=True)
+                    )
                 if measured is not None:
                     measures[name][group] = measured
             if veil is None:
@@ -341,7 +355,16 @@ class CohortLosses(CohortRows):
             yield present[group == number].tolist()
 
     def labels_of(self, group: Sequence[int], part: str) -> tuple[Tensor, Segments]:
-        """Return the labels of some clients on the CPU, and whose they are."""
+        """Return the labels of some clients on the CPU without weights, and whose they are; these have the weights."""
+        stored, segments = self.stored_labels_of(group, part)
+        loss = self.workspace.loss
+        weighted = Segments(segments.place, segments.count, loss.weights(stored))
+        return loss.plain(stored), weighted
+
+    def stored_labels_of(
+        self, group: Sequence[int], part: str
+    ) -> tuple[Tensor, Segments]:
+        """Return the labels of some clients on the CPU as the loss takes them, and whose they are."""
         all_rows: Rows = getattr(self.clients, part)
         places = np.array([self.index[i] for i in group])
         low = all_rows.offsets[places]
@@ -434,7 +457,9 @@ class CohortLosses(CohortRows):
         """Return the row numbers of a batch among the client's own rows; None: all rows in their order. Arguments as for `chunks`."""
         numbers = None
         size = self.size(client, part)
-        if share is not None or (batch_size is not None and batch_size < size):
+        is_all = batch_size is None or batch_size >= size
+        # Shares of all rows are drawn, too: rows may lie in an order, by which shares would differ.
+        if share is not None or not is_all:
             rng = self.rng(client, purpose).child(part)
             numbers = rng.permutation(size, batch_size)
         if numbers is not None and share is not None:

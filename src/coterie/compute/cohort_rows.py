@@ -156,8 +156,25 @@ class CohortRows:
         return all_rows
 
     def labels(self, client: int, part: str = "train") -> Tensor:
-        """Return the labels of a client."""
-        return self.rows_of(part, client).part(self.index[client]).labels
+        """Return the labels of a client, without the weights of its rows."""
+        stored = self.rows_of(part, client).part(self.index[client]).labels
+        return self.workspace.loss.plain(stored)
+
+    def weights(self, client: int, part: str = "train") -> Tensor | None:
+        """Return the weight of each row of a client, float64 [rows]; None where all rows count alike."""
+        if self.workspace.loss.weighted is None:
+            return None
+        stored = self.rows_of(part, client).part(self.index[client]).labels
+        return self.workspace.loss.weights(stored)
+
+    def mass(self, client: int, part: str, batch_size: int | None) -> float:
+        """Return what the sum of losses over a batch is divided by for their mean: the rows, or of all rows the sum of weights."""
+        weights = None
+        if batch_size is None and part != "fresh":
+            weights = self.weights(client, part)
+        if weights is None:
+            return self.batch_rows(client, part, batch_size)
+        return float(weights.sum())
 
     def training_rows(self, client: int, numbers: NDArray[np.int64] | None) -> Batch:
         """Return a client's training rows of these numbers, or all, as the model takes them."""
@@ -166,6 +183,7 @@ class CohortRows:
     def source_of(self, all_rows: Rows) -> RowSource:
         """Return where a batched kernel reads rows by their numbers among those of all clients."""
         workspace, labels = self.workspace, all_rows.labels
+        loss = workspace.loss
 
         def read_inputs(numbers: Tensor) -> Tensor:
             # No kernel takes a dict.
@@ -173,9 +191,17 @@ class CohortRows:
 
         def read_labels(numbers: Tensor) -> Tensor:
             chosen = labels.index_select(0, numbers.to(labels.device))
+            return loss.plain(chosen).to(workspace.device)
+
+        if loss.weighted is None:
+            return RowSource(read_inputs, read_labels)
+        (weights,) = labels[:, -1:].unbind(1)
+
+        def read_weights(numbers: Tensor) -> Tensor:
+            chosen = weights.index_select(0, numbers.to(weights.device))
             return chosen.to(workspace.device)
 
-        return RowSource(read_inputs, read_labels)
+        return RowSource(read_inputs, read_labels, read_weights)
 
     def _select(
         self, part: Rows, client: int, numbers: NDArray[np.int64] | None

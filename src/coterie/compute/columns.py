@@ -65,12 +65,16 @@ class Columns:
 
     def pack(self, models: Tensor) -> Tensor:
         """One wide model [1, dim] of at most `COLUMNS` models [k, d]; the last is repeated."""
+        places = torch.arange(COLUMNS).clamp(max=len(models) - 1)
         # A model is [weights row by row | biases]; the wide one has the weights of all models, then the biases of all.
-        every = models[torch.arange(COLUMNS).clamp(max=len(models) - 1)]
-        sizes = [self._outputs * self._inputs, self._outputs * self._bias]
-        weights, biases = every.split(sizes, 1)
-        rows = F.pad(weights.reshape(-1, self._inputs), (0, self._spare))
-        return torch.cat([rows.reshape(-1), biases.reshape(-1)])[None]
+        weight_count = self._outputs * self._inputs
+        bias_count = self._outputs * self._bias
+        weights, biases = models[places].split([weight_count, bias_count], 1)
+        rows = weights.reshape(-1, self._inputs)
+        # Columns of zeros, up to a multiple of `_FILLED`.
+        widened = F.pad(rows, (0, self._spare))
+        wide = torch.cat([widened.reshape(-1), biases.reshape(-1)])
+        return wide[None]
 
     def unpack(self, wide: Tensor, count: int) -> Tensor:
         """The first models [n, count, d] of wide ones [n, dim]."""

@@ -64,6 +64,7 @@ def find_heights(loaded: EvaluatedModel) -> tuple[int, ...]:
         loaded.layout.dtype,
         loaded.device,
         loaded.loss.kind,
+        loaded.loss.weighted,
         torch.get_num_threads(),
     )
     if key not in _STEADY_HEIGHTS:

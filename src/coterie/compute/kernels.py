@@ -356,11 +356,17 @@ class Batched:
                     torch.mul(grad[slot], -rule.lr, out=place[i])
 
     def gradient(
-        self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor | None = None
+        self,
+        x: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        out: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
-        """Gradient [d] of the mean loss of a batch at x [d]; in `out` [d] if that is given and aligned."""
+        """Gradient [d] of the mean loss of a batch at x [d], times weights [rows]; in `out` [d] if that is given and aligned."""
         # A constant under squared error has its gradient in closed form: the distance to the mean.
-        if self.layers[0].inputs == 0 and self.kind == "regression":
+        is_constant = self.layers[0].inputs == 0 and self.kind == "regression"
+        if is_constant and weights is None:
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
         x = align(x)
         gradient = out
@@ -373,6 +379,8 @@ class Batched:
             dtype=x.dtype,
             device=x.device,
         )
+        if weights is not None:
+            scale = scale * weights.to(scale)[:, None]
         sides = self._sides(
             self._split(x[None]),
             self._split(gradient[None]),
@@ -383,9 +391,14 @@ class Batched:
         return gradient
 
     def clipped_sum(
-        self, x: Tensor, inputs: Tensor, labels: Tensor, bound: float | None
+        self,
+        x: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        bound: float | None,
+        row_weights: Tensor | None = None,
     ) -> Tensor:
-        """Sum over rows of the gradients [d] of their losses at x [d], each scaled to a length of `bound` at most (None: as it is).
+        """Sum over rows of the gradients [d] of their losses at x [d], times `row_weights` [rows], each of a length of `bound` at most.
 
         No gradient of one row is made: its squared norm is the sum over layers of (|input|^2 + 1) |slope|^2, where the slope is that of
         the loss at the layer's output (I. Goodfellow, "Efficient Per-Example Gradient Computations", 2015). A row without finite
@@ -395,6 +408,8 @@ class Batched:
         activations, weights = self._activations(x, inputs)
         slope = activations.pop()
         scale = slope.new_full((1, len(labels), 1), self._factor)
+        if row_weights is not None:
+            scale = scale * row_weights.to(scale)[:, None]
         self._slope(slope[None], self._labels(labels)[None], scale)
         slopes = [slope]
         for number in range(len(self.layers) - 1, 0, -1):
@@ -612,12 +627,21 @@ class Batched:
         numbers = torch.from_numpy(rows).to(self.device)
         scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
 
+        def by_step(values: Tensor, low: int, high: int) -> tuple[Tensor, ...]:
+            shaped = values.unflatten(0, (high - low, slots, batch + spare))
+            return tuple(shaped[:, :, :batch].unbind())
+
         def labels(low: int, high: int) -> tuple[Tensor, ...]:
             piece_labels = self._labels(source.labels(numbers[low:high].reshape(-1)))
-            by_step = piece_labels.unflatten(0, (high - low, slots, batch + spare))[
-                :, :, :batch
-            ]
-            return tuple(by_step.unbind())
+            return by_step(piece_labels, low, high)
+
+        if source.weights is not None:
+            own = source.weights(numbers.reshape(-1))[:, None]
+            each_step = by_step(own.to(self.layout.dtype), 0, total)
+            scales = tuple(
+                scale * own_weights
+                for scale, own_weights in zip(scales, each_step, strict=True)
+            )
 
         # Inputs come for some steps at a time; labels too, unless they are small.
         label_width = 1

@@ -54,31 +54,41 @@ def _measure(cohort: Cohort, client: int, x: Tensor) -> tuple[float, float]:
     rows = cohort.size(client)
     if rows < FEWEST_ROWS:
         return nan, nan
-    _, losses = cohort.answers([client], x, "train")
-    labels, _ = cohort.labels_of([client], "train")
-    constant = _constant(cohort.workspace, labels)
+    loss = cohort.workspace.loss
+    outputs, losses = cohort.answers([client], x, "train")
+    labels, segments = cohort.labels_of([client], "train")
+    weights = segments.weights
+    shares = None
+    if weights is not None:
+        # A row counts by its weight in the mean, and not in its loss, too.
+        losses, shares = loss.plain_rows(outputs, labels), weights.numpy()
+    constant = _constant(cohort.workspace, labels, weights)
     groups = cohort.clients.row_groups.get(cohort.names[client], {}).get("train")
     patients = np.arange(rows)
     if groups is not None:
         patients = np.asarray(groups)
-    of_constant = mean_influence(patients, constant.numpy())
-    of_model = mean_influence(patients, losses.double().numpy())
+    of_constant = mean_influence(patients, constant.numpy(), shares)
+    of_model = mean_influence(patients, losses.double().numpy(), shares)
     error = row_error([of_constant], [of_model])
-    unit = _unit(cohort.workspace.loss.kind, labels)
+    unit = _unit(loss.kind, labels, weights)
     gain = (of_constant.metric - of_model.metric) / unit
     if error is None:
         return gain, nan
     return gain, error.error / unit
 
 
-def _constant(workspace: Workspace, labels: Tensor) -> Tensor:
+def _constant(
+    workspace: Workspace, labels: Tensor, weights: Tensor | None = None
+) -> Tensor:
     """The loss [n] of each row if what all other rows of its client have is predicted."""
     if workspace.loss.form is not None:
-        return workspace.loss.form.constant_without_own(labels)
-    return constant_without_own(workspace.loss.kind, labels)
+        return workspace.loss.form.constant_without_own(labels, weights)
+    return constant_without_own(workspace.loss.kind, labels, weights)
 
 
-def constant_without_own(kind: str, labels: Tensor) -> Tensor:
+def constant_without_own(
+    kind: str, labels: Tensor, weights: Tensor | None = None
+) -> Tensor:
     """The loss [n] of each row under the shares of classes, or the mean, of all the other rows of its client.
 
     Each class counts one row more than it has, so that the first row of a class costs no infinite loss.
@@ -86,26 +96,35 @@ def constant_without_own(kind: str, labels: Tensor) -> Tensor:
     Args:
         kind: kind of the loss; a regression has squared errors.
         labels: [n].
+        weights: of rows [n], which are divided by their mean; None: 1 each.
 
     >>> constant_without_own("binary", torch.tensor([0, 1, 1])).exp()  # one of 4, two of 4
     tensor([4., 2., 2.], dtype=torch.float64)
     """
     n = len(labels)
+    w = torch.ones(n, dtype=torch.float64)
+    if weights is not None:
+        w = weights / weights.mean()
     if kind == "regression":
         numbers = labels.double()
-        mean_of_others = (numbers.sum() - numbers) / (n - 1)
+        mean_of_others = ((w * numbers).sum() - w * numbers) / (n - w)
         return (numbers - mean_of_others).square()
-    counts = torch.bincount(labels.long(), minlength=2).double()
+    counts = torch.bincount(labels.long(), w, minlength=2)
     # Of the n - 1 others, with one more in each class.
-    share = counts[labels.long()] / (n - 1 + len(counts))
+    share = (counts[labels.long()] - w + 1) / (n - w + len(counts))
     return -share.log()
 
 
-def _unit(kind: str, labels: Tensor) -> float:
+def _unit(kind: str, labels: Tensor, weights: Tensor | None = None) -> float:
     """What gains are divided by: of a regression they are shares of the variance of the client's labels."""
     if kind != "regression":
         return 1.0
-    variance = float(labels.double().var(correction=0))
+    numbers = labels.double()
+    variance = float(numbers.var(correction=0))
+    if weights is not None:
+        shares = weights / weights.sum()
+        mean = (shares * numbers).sum()
+        variance = float((shares * (numbers - mean).square()).sum())
     if variance == 0:
         return np.nan
     return variance

@@ -32,12 +32,14 @@ class LinearRows(NamedTuple):
         labels: [n], as the family reads them.
         family: log likelihood of a row.
         outputs: C.
+        weights: of rows [n], of mean 1 over the training rows of a client; None: 1 each.
     """
 
     inputs: Tensor
     labels: Tensor
     family: glm.Family
     outputs: int
+    weights: Tensor | None = None
 
     @property
     def slopes(self) -> int:
@@ -148,16 +150,21 @@ def linear_rows(
         )
     cohort.rows_of("train", client)  # raises for a client without rows
     cohort.require_enough(client, None)
-    held, labels = cohort.training_rows(client, numbers)
-    inputs, labels = _flat(held), solver_labels(workspace.loss.form, labels.cpu())
+    held, stored = cohort.training_rows(client, numbers)
+    stored = stored.cpu()
+    weights = workspace.loss.weights(stored)
+    labels = solver_labels(workspace.loss.form, workspace.loss.plain(stored))
+    inputs = _flat(held)
     if workspace.loss.kind in ("binary", "regression"):
         labels = labels.reshape(len(labels))
     known = labels != IGNORED
     if workspace.loss.kind == "classes" and not bool(known.all()):
         inputs, labels = inputs[known], labels[known]
+        if weights is not None:
+            weights = weights[known]
     family = glm.FAMILIES[workspace.loss.kind]
     outputs = outputs_of_linear(workspace.model, layer)
-    return LinearRows(inputs, labels, family, outputs)
+    return LinearRows(inputs, labels, family, outputs, weights)
 
 
 def solver_labels(form: LabelForm | None, labels: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut
-from coterie.base.rng import Generators, batches
+from coterie.base.rng import batches
 from coterie.base.rows import Inputs, row_size
 from coterie.base.vector import WIDE, trim_heap
 from coterie.compute import cohort_rows
@@ -25,9 +25,9 @@ from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.features import capture
 from coterie.compute.kernels import Batched, Feed, StepRule
 from coterie.compute.optimisers import State, make_stepper
-from coterie.compute.penalties import GradientRule, Penalty, Quadratic, Step
 from coterie.compute.row_noise import PrivateRows, check_private
 from coterie.compute.segments import Chunk, RowSource, chunks
+from coterie.compute.step_hooks import GradientRule, Penalty, Quadratic, StepHooks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
 from coterie.contract.exchange import HELD_BYTES
@@ -165,8 +165,11 @@ class StepBatches:
 def _check_numbers(rows: Any, sampler: Sampler, count: int) -> NDArray[np.int64]:
     """Return row numbers [steps, batch_size] of a sampler. Raises `InputError` for one that the client does not have."""
     numbers = np.asarray(rows)
-    valid = numbers.ndim == 2 and numbers.dtype.kind in "iu" and numbers.size > 0
-    if not valid or numbers.min() < 0 or numbers.max() >= count:
+    are_integers = numbers.dtype.kind in "iu"
+    are_valid = numbers.ndim == 2 and numbers.size > 0
+    if are_integers and are_valid:
+        are_valid = bool(0 <= numbers.min() <= numbers.max() < count)
+    if not (are_integers and are_valid):
         raise InputError(
             f"{type(sampler).__name__}.rows must return row numbers [steps, batch_size] from 0 to {count - 1}; got {cut(rows)}"
         )
@@ -212,7 +215,8 @@ class LocalTraining:
             raise InputError(
                 f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}"
             )
-        if self.rule is not None and (local.accumulate > 1 or local.keep_state):
+        needs_gradient = local.accumulate > 1 or local.keep_state
+        if self.rule is not None and needs_gradient:
             raise InputError(
                 "LocalSGD.accumulate and keep_state belong to steps along a gradient, and this method has its own rule; leave them out"
             )
@@ -409,20 +413,17 @@ class LocalTraining:
             decay = 0.0
         rows = self._private_rows(client)
         hooks = self._hooks(client, rows)
-        is_plain = (
-            optimiser is None
-            and local.clip is None
-            and local.accumulate == 1
-            and hooks.none
-            and moving is None
-        )
+        # A plain step goes along the gradient of one batch as it is, which needs no vector of its own.
+        is_plain_gradient = local.clip is None and local.accumulate == 1
+        has_no_hooks = hooks.none and moving is None
+        is_plain = is_plain_gradient and has_no_hooks
         if rows is None:
             steps = every.of_steps(client)
         else:
             steps = ([batch] for batch in rows.steps(every.count(client)))
         try:
             for step, of_step in enumerate(steps):
-                if is_plain:
+                if is_plain and optimiser is None:
                     workspace.descend(*of_step[0], lr, decay)
                     continue
                 further = partial(every.further, client, step)
@@ -445,7 +446,10 @@ class LocalTraining:
         self._check_finite(self.cohort.names[client], workspace.x)
 
     def _gradient(
-        self, hooks: _Hooks, batches: Sequence[Batch], further: Callable[[int], Batch]
+        self,
+        hooks: StepHooks,
+        batches: Sequence[Batch],
+        further: Callable[[int], Batch],
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient [d] of a step, mean over the rows of its batches, and their loss."""
         workspace, clip = self.cohort.workspace, self.local.clip
@@ -499,7 +503,7 @@ class LocalTraining:
             return None
         return PrivateRows(self.cohort, client, noise, self.purpose, self._start)
 
-    def _hooks(self, client: int, rows: PrivateRows | None) -> _Hooks:
+    def _hooks(self, client: int, rows: PrivateRows | None) -> StepHooks:
         penalty, correction = self.penalty, self.correction
         if isinstance(penalty, Quadratic):
             anchor = penalty.anchor
@@ -508,7 +512,7 @@ class LocalTraining:
             penalty = Quadratic(penalty.mu, of_client(anchor, client))
         if correction is not None:
             correction = of_client(correction, client)
-        return _Hooks(
+        return StepHooks(
             self.cohort,
             client,
             penalty,
@@ -519,87 +523,16 @@ class LocalTraining:
         )
 
     def _check_finite(self, name: str, model: Tensor) -> None:
+        # Behind a veil an error would say something of a single row.
+        if self.cohort.workspace.veil is not None:
+            return
         # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
-        if (
-            self.cohort.workspace.veil is None
-            and not math.isfinite(model.sum().item())
-            and not bool(torch.isfinite(model).all())
-        ):
+        if math.isfinite(model.sum().item()):
+            return
+        if not bool(torch.isfinite(model).all()):
             raise FloatingPointError(
                 f"training of client {name!r} diverged (NaN or Inf); lower local lr = {self.lr}"
             )
-
-
-@dataclass(frozen=True)
-class _Hooks:
-    """The hooks of one client's training, and the gradient of a step under them."""
-
-    cohort: CohortRows
-    client: int
-    penalty: Penalty | None
-    correction: Tensor | None
-    rule: GradientRule | None
-    private: PrivateRows | None
-    found: list[Tensor]
-
-    @property
-    def none(self) -> bool:
-        """True if a step is the plain gradient."""
-        hooks = (self.penalty, self.correction, self.rule, self.private)
-        return all(hook is None for hook in hooks)
-
-    def gradient(self, batch: Batch, further: Callable[[int], Batch]) -> Tensor:
-        """Return the direction [d] of a step; `further(k)` draws its k-th further batch."""
-        if self.rule is None:
-            return self._plain(batch)
-        workspace = self.cohort.workspace
-        start = workspace.head.clone()
-        noise: dict[int, Generators] = {}
-        # The rows of batch 0 were counted as they were read, for one gradient.
-        counted = {0}
-
-        def at(y: Tensor, number: int) -> Tensor:
-            workspace.head.copy_(y)
-            # Two gradients on one batch meet the same noise, or their difference would be noise.
-            if workspace.random:
-                if number in noise:
-                    noise[number].restore()
-                noise.setdefault(number, Generators.now(workspace.generators))
-            rows = batch
-            if number != 0:
-                rows = further(number)
-            if number in counted:
-                counted.remove(number)
-            else:
-                self.cohort.spent["row_gradients"] += len(rows[1])
-            return self._plain(rows)
-
-        direction = self.rule(at, start)
-        workspace.head.copy_(start)
-        return direction
-
-    def _plain(self, batch: Batch) -> Tensor:
-        workspace, penalty = self.cohort.workspace, self.penalty
-        inputs, labels = batch
-        if self.private is not None:
-            grad = self.private.gradient()
-        elif penalty is None or isinstance(penalty, Quadratic):
-            grad = workspace.flat_gradient(inputs, labels)
-        else:
-            model, cohort = workspace.model, self.cohort
-
-            def penalty_of(outputs: Tensor) -> Tensor:
-                step = Step(
-                    outputs, inputs, labels, self.client, model, self.found, cohort
-                )
-                return penalty(step)
-
-            grad = workspace.flat_gradient(inputs, labels, penalty_of)
-        if isinstance(penalty, Quadratic):
-            penalty.add_gradient(grad, workspace.head)
-        if self.correction is not None:
-            grad.add_(self.correction)
-        return grad
 
 
 def _complete_sampler(sampler: Any) -> Sampler | None:

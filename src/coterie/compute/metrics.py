@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite, isnan
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError
@@ -226,10 +228,12 @@ def auprc(
     positive = (labels.reshape(-1) == 1).double()
     # Logits do not tie where a sigmoid saturates.
     tie, client = segments.ties(-outputs.double().reshape(-1))
-    by_tie = Segments(tie, len(client))
+    by_tie = Segments(tie, len(client), segments.weights)
     cases, counts = by_tie.sum(positive), by_tie.sum(torch.ones_like(positive))
     per_client = Segments(client, segments.count)
     precision = per_client.cumulate(cases) / per_client.cumulate(counts)
+    # Only where rows of weight 0 are ranked first is there nothing yet.
+    precision = precision.nan_to_num(0.0)
     return per_client.sum(precision * cases) / segments.sum(positive)
 
 
@@ -430,11 +434,19 @@ def rmse(
     return segments.repeat(labels).mean(_errors(outputs, labels).square()).sqrt()
 
 
-def c_index(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+def c_index(
+    outputs: Tensor, labels: Tensor, kind: Kind, weights: Tensor | None = None
+) -> float | None:
     """Harrell's C of time to event: the share of comparable pairs in which the one with the earlier event has the higher risk.
 
     Outputs are cumulative hazards [rows, 2] until the horizon and until the last cut, as `LabelForm.read` gives them, and labels
-    entry, time and event in horizons.
+    entry, time and event in horizons. With weights a pair counts the product of both.
+
+    Args:
+        outputs: Cumulative hazards [rows, 2].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
 
     >>> hazard = torch.tensor([[0.3, 0.9], [0.1, 0.2]])
     >>> c_index(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards")
@@ -442,14 +454,24 @@ def c_index(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     """
     if kind != "hazards":
         return None
-    found = survival.concordance(survival.as_rows(labels), outputs[:, 1].numpy())
+    found = survival.concordance(
+        survival.as_rows(labels), outputs[:, 1].numpy(), weights=_array(weights)
+    )
     if found is None:
         return None
     return found.value
 
 
-def horizon_brier(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+def horizon_brier(
+    outputs: Tensor, labels: Tensor, kind: Kind, weights: Tensor | None = None
+) -> float | None:
     """Brier score of the predicted survival at the horizon, weighed by the inverse of being followed so long; outputs as of `c_index`.
+
+    Args:
+        outputs: Cumulative hazards [rows, 2].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
 
     >>> hazard = torch.tensor([[0.5, 0.9], [0.1, 0.2]])
     >>> round(horizon_brier(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards"), 3)
@@ -458,11 +480,21 @@ def horizon_brier(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     if kind != "hazards":
         return None
     predicted = torch.exp(-outputs[:, 0].double()).numpy()
-    return survival.brier_at(survival.as_rows(labels), predicted, 1.0)
+    return survival.brier_at(
+        survival.as_rows(labels), predicted, 1.0, weights=_array(weights)
+    )
 
 
-def horizon_calibration(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+def horizon_calibration(
+    outputs: Tensor, labels: Tensor, kind: Kind, weights: Tensor | None = None
+) -> float | None:
     """How far the mean predicted survival at the horizon is from that of Kaplan and Meier; outputs as of `c_index`.
+
+    Args:
+        outputs: Cumulative hazards [rows, 2].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
 
     >>> hazard = torch.tensor([[0.5, 0.9], [0.1, 0.2]])
     >>> round(horizon_calibration(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards"), 3)
@@ -471,11 +503,33 @@ def horizon_calibration(outputs: Tensor, labels: Tensor, kind: Kind) -> float | 
     if kind != "hazards":
         return None
     predicted = torch.exp(-outputs[:, 0].double()).numpy()
-    return survival.calibration_at(survival.as_rows(labels), predicted, 1.0)
+    return survival.calibration_at(
+        survival.as_rows(labels), predicted, 1.0, weights=_array(weights)
+    )
+
+
+def _array(weights: Tensor | None) -> NDArray[np.float64] | None:
+    return None if weights is None else weights.numpy()
 
 
 def _errors(outputs: Tensor, labels: Tensor) -> Tensor:
     return outputs.double().reshape(-1) - labels.double().reshape(-1)
+
+
+def value_of(
+    metric: Metric, outputs: Tensor, labels: Tensor, kind: Kind, segments: Segments
+) -> float | None:
+    """The metric of one client, whose rows count as `segments` says; None where it is undefined."""
+    of_many = getattr(metric, "each", None)
+    if of_many is None and segments.weights is None:
+        return metric(outputs, labels, kind)
+    if of_many is None:
+        weighted: Callable[..., float | None] = metric
+        return weighted(outputs, labels, kind, segments.weights)
+    values = of_many(outputs, labels, kind, segments)
+    if values is None or isnan(values):
+        return None
+    return float(values)
 
 
 def _guard(name: str, metric: Metric) -> Metric:
@@ -596,13 +650,16 @@ def _class_counts(cohort: Cohort, group: list[int], part: str) -> tuple[Tensor, 
         entries, classes = segments.repeat(labels), labels.reshape(-1).long()
         is_counted = classes != IGNORED
         clients, classes = entries.place[is_counted], classes[is_counted]
-        labelled.append((clients, classes))
+        weights = entries.weights
+        if weights is not None:
+            weights = weights[is_counted]
+        labelled.append((clients, classes, weights))
         if len(classes):
             width = max(width, int(classes.max()) + 1)
     counts = []
-    for clients, classes in labelled:
+    for clients, classes, weights in labelled:
         cells = clients * width + classes
-        flat = torch.bincount(cells, minlength=len(group) * width)
+        flat = torch.bincount(cells, weights, len(group) * width)
         counts.append(flat.view(-1, width).double())
     return counts[0], counts[1]
 

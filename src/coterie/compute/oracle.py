@@ -60,6 +60,13 @@ class _Call:
         spare = -len(labels) % LANES
         return labels[torch.arange(len(labels) + spare) % len(labels)]
 
+    @property
+    def weights(self) -> Tensor | None:
+        """Weights of all rows, likewise but not filled up; None where rows count alike."""
+        if self.source.weights is None:
+            return None
+        return self.source.weights(torch.from_numpy(self.chunk.rows[0].reshape(-1)))
+
 
 class TargetGradient(NamedTuple):
     """Gradient of the target's loss."""
@@ -101,6 +108,9 @@ def gradient_each(
             result[i] = cohort.only([i]).gradient(x[i], part=part, **row_choice)[0]
         for call in calls:
             call.kernel.train(x, call.chunk, [call.feed], GRADIENT, result)
+            if call.weights is not None and batch_size is None:
+                for i in call.chunk.members:
+                    result[i] *= cohort.size(i, part) / cohort.mass(i, part, None)
             cohort.spent["row_gradients"] += int(call.chunk.counts.sum())
     return result
 
@@ -130,12 +140,17 @@ def losses_each(
                 outputs = call.kernel.outputs(xs[:, q], call.chunk, call.feed[0])
                 outputs = outputs.flatten(0, 1)
                 outputs = pad(outputs, (0, 0, 0, len(call.labels) - row_count))
-                losses = cohort.workspace.loss.rows(outputs, call.labels).double().cpu()
-                by_client = losses[:row_count].view(len(counts), -1)
-                means = [
-                    values[:count].sum() / count
-                    for count, values in zip(counts, by_client.unbind(), strict=True)
-                ]
+                losses = cohort.workspace.loss.plain_rows(outputs, call.labels)
+                losses = losses[:row_count].double().cpu()
+                if call.weights is not None:
+                    losses = losses * call.weights.cpu()
+                by_client = losses.view(len(counts), -1)
+                means = []
+                for i, count, values in zip(
+                    call.chunk.members, counts, by_client.unbind(), strict=True
+                ):
+                    mass = cohort.mass(i, part, batch_size)
+                    means.append(values[:count].sum() / mass)
                 result[call.chunk.members, q] = torch.stack(means)
                 cohort.spent["row_losses"] += sum(counts)
     return result

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import InputError, require
-from coterie.compute.survival import concordance
+from coterie.compute.survival import ROUNDING, concordance, effective_rows
 
 CONSTANT = "constant"
 """In place of a method: the loss of always predicting a client's own training rows."""
@@ -68,6 +68,7 @@ class Rows(NamedTuple):
         followup: [R, 3] entry, time and event, times in horizons; None unless the label is a time to event.
         hazards: [R, K] predicted cumulative hazard at the end of each interval; likewise.
         counts: [R, 2] events that are usual in such an exposure, and those counted; None unless the label is a count with exposure.
+        weights: [R] by which each row counts, of mean 1 over all rows of the client; None: once. Losses are without them.
     """
 
     numbers: NDArray[np.int64]
@@ -83,6 +84,19 @@ class Rows(NamedTuple):
     followup: Vector | None = None
     hazards: Vector | None = None
     counts: Vector | None = None
+    weights: Vector | None = None
+
+    def effective(self, members: NDArray[np.bool_] | None = None) -> int:
+        """Return how many patients (rows, where each is one) are among `members` [R], or in all; with weights effective ones."""
+        return count_effective(self.units, self.weights, members)
+
+    def weights_of(self, members: NDArray[np.bool_]) -> Vector | None:
+        """Return the weights of the rows `members` [R]; None where all count alike."""
+        return None if self.weights is None else self.weights[members]
+
+    def mean(self, values: ArrayLike) -> float:
+        """Return the mean of values [R] over rows, by their weights."""
+        return float(np.average(np.asarray(values, dtype=float), weights=self.weights))
 
     @property
     def units(self) -> NDArray[np.int64]:
@@ -112,19 +126,19 @@ class Rows(NamedTuple):
         Of time to event and of counts, the rows with an event.
         """
         if self.followup is not None:
-            return count_distinct(self.units[self.followup[:, 2] > 0])
+            return self.effective(self.followup[:, 2] > 0)
         if self.counts is not None:
-            return count_distinct(self.units[self.counts[:, 1] > 0])
+            return self.effective(self.counts[:, 1] > 0)
         if self.marks is not None:
             of_labels = [
-                min(count_distinct(self.units[column == value]) for value in (0, 1))
+                min(self.effective(column == value) for value in (0, 1))
                 for column in self.marks.T
             ]
             return max(of_labels, default=0)
         if self.labels is None or not self.classes:
             return 0
         counts = [
-            count_distinct(self.units[self.labels == c]) for c in np.unique(self.labels)
+            self.effective(np.asarray(self.labels == c)) for c in np.unique(self.labels)
         ]
         return min(counts) if len(counts) > 1 else 0
 
@@ -136,7 +150,7 @@ class Rows(NamedTuple):
         usual, seen = self.counts.T
         with np.errstate(divide="ignore", invalid="ignore"):
             best = seen - np.where(seen > 0, seen * np.log(seen / usual), 0.0)
-        return float((self.constant - best).mean())
+        return self.mean(self.constant - best)
 
     @property
     def scores(self) -> Vector:
@@ -174,35 +188,43 @@ class Rows(NamedTuple):
         if instead == BOOSTED:
             return self._influence_of_boosted(metric)
         if metric == "loss":
-            return mean_influence(self.units, self.constant if instead else self.loss)
+            return self._mean(self.constant if instead else self.loss)
         if instead:
             return None
         if metric == "accuracy" and self.classes and self.outputs is not None:
-            return mean_influence(self.units, self._predictions == self.labels)
+            return self._mean(self._predictions == self.labels)
         if metric == "rmse" and self.squares is not None:
-            return rmse_influence(self.units, self.squares)
+            return rmse_influence(self.units, self.squares, self.weights)
         if (
             metric == "auc"
             and self.classes
             and self.labels is not None
             and self.outputs is not None
         ):
-            return auc_influence(self.units, self.scores, self.labels, self.folds)
+            return auc_influence(
+                self.units, self.scores, self.labels, self.folds, self.weights
+            )
         if metric == "c_index":
             return self._influence_on_c()
         if metric == "mse" and self.squares is not None and self.labels is not None:
-            variance = float(self.labels.var())
-            return (
-                mean_influence(self.units, self.squares / variance)
-                if variance
-                else None
-            )
+            variance = self._variance(self.labels)
+            return self._mean(self.squares / variance) if variance else None
         return None
+
+    def _mean(self, values: ArrayLike) -> Influence:
+        return mean_influence(self.units, values, self.weights)
+
+    def _variance(self, labels: NDArray[Any]) -> float:
+        if self.weights is None:
+            return float(labels.var())
+        return self.mean((labels - self.mean(labels)) ** 2)
 
     def _influence_on_c(self) -> Influence | None:
         if self.followup is None or self.hazards is None:
             return None
-        found = concordance(self.followup, self.hazards[:, -1], self.folds)
+        found = concordance(
+            self.followup, self.hazards[:, -1], self.folds, self.weights
+        )
         if found is None:
             return None
         return Influence(self.units, found.influence, found.events, found.value)
@@ -211,23 +233,23 @@ class Rows(NamedTuple):
         if self.boosted is None:
             return None
         if metric == "loss":
-            return mean_influence(self.units, self.boosted)
+            return self._mean(self.boosted)
         squares, labels = self.squares, self.labels
         if metric != "mse" or squares is None or labels is None:
             return None
         # Losses are squared errors of the standardised label: one factor leads to the unit of the label.
-        loss, variance = float(self.loss.sum()), float(labels.var())
+        loss, variance = float(self.loss.sum()), self._variance(labels)
         if not (loss and variance):
             return None
         factor = float(squares.sum()) / loss
-        return mean_influence(self.units, factor * self.boosted / variance)
+        return self._mean(factor * self.boosted / variance)
 
 
 def join_folds(folds: Sequence[Rows]) -> Rows:
     """Return the rows of all folds of one seed; a single one as it is."""
     if len(folds) == 1:
         return folds[0]
-    labels, outputs, patients, boosted, marks, followup, hazards, counts = (
+    labels, outputs, patients, boosted, marks, followup, hazards, counts, weights = (
         np.concatenate([getattr(f, name) for f in folds])
         if all(getattr(f, name) is not None for f in folds)
         else None
@@ -240,6 +262,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
             "followup",
             "hazards",
             "counts",
+            "weights",
         )
     )
     return Rows(
@@ -256,6 +279,7 @@ def join_folds(folds: Sequence[Rows]) -> Rows:
         followup,
         hazards,
         counts,
+        weights,
     )
 
 
@@ -281,21 +305,44 @@ def count_distinct(numbers: NDArray[np.int64]) -> int:
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + min(1, len(ordered))
 
 
-def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
-    """Return the influence of rows on the mean of `values` [R], such as losses. Infinite errors below two rows, or patients."""
+def count_effective(
+    numbers: NDArray[np.int64],
+    weights: Vector | None,
+    members: NDArray[np.bool_] | None = None,
+) -> int:
+    """Return how many distinct numbers [R] are among `members` [R], or in all; with weights [R] (sum w)^2 / sum w^2 of these."""
+    if members is not None:
+        numbers = numbers[members]
+    if weights is None:
+        return count_distinct(numbers)
+    own = weights if members is None else weights[members]
+    _, patient = np.unique(numbers, return_inverse=True)
+    of_patients = np.bincount(patient, own)
+    return math.floor(effective_rows(of_patients) + ROUNDING)
+
+
+def mean_influence(
+    numbers: NDArray[np.int64], values: ArrayLike, weights: Vector | None = None
+) -> Influence:
+    """Return the influence of rows on the mean of `values` [R], such as losses. Infinite errors below two rows, or patients.
+
+    With weights [R] it is the mean by them, and its variance n / (n - 1) sum (w / sum w)^2 (value - mean)^2.
+    """
     losses = np.asarray(values, dtype=float)
     patients = count_distinct(numbers)
     return Influence(
         numbers,
-        _centre(losses) * _cluster_factor(patients, len(losses)),
-        patients,
-        float(losses.mean()),
+        _centre(losses, weights) * _cluster_factor(patients, len(losses)),
+        count_effective(numbers, weights),
+        float(np.average(losses, weights=weights)),
     )
 
 
-def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
+def rmse_influence(
+    numbers: NDArray[np.int64], squares: ArrayLike, weights: Vector | None = None
+) -> Influence:
     """Return the influence of rows on the root of the mean of squared errors `squares` [R]."""
-    of_rows = mean_influence(numbers, squares)
+    of_rows = mean_influence(numbers, squares, weights)
     root = math.sqrt(of_rows.metric)
     values = of_rows.values / (2 * root) if root else np.zeros(len(numbers))
     return Influence(numbers, values, of_rows.fewest, root)
@@ -306,13 +353,15 @@ def auc_influence(
     scores: ArrayLike,
     labels: ArrayLike,
     folds: ArrayLike | None = None,
+    weights: Vector | None = None,
 ) -> Influence | None:
     """Return the influence of rows on the AUC of `scores` for `labels` [R] (DeLong's components).
 
     It is [R, 1] for two classes, where a high score means class 1; [R, C] for C classes, of the mean over the classes
     present against the rest. None if only one class is present.
 
-    With `folds` [R] a row is placed among those of its own fold; folds with one class alone are left out.
+    With `folds` [R] a row is placed among those of its own fold; folds with one class alone are left out. With weights [R] a pair
+    counts the product of both.
     """
     table, classes = (
         np.asarray(scores, dtype=float).reshape(len(numbers), -1),
@@ -329,18 +378,23 @@ def auc_influence(
     fold = (
         np.zeros(len(numbers), dtype=np.int64) if folds is None else np.asarray(folds)
     )
-    parts = [_delong(column, classes == c, fold) for c, column in columns.items()]
+    parts = [
+        _delong(column, classes == c, fold, weights) for c, column in columns.items()
+    ]
     values = np.mean([values for values, _ in parts], axis=0) * _cluster_factor(
         count_distinct(numbers), len(numbers)
     )
-    fewest = min(count_distinct(numbers[classes == c]) for c in present)
+    fewest = min(count_effective(numbers, weights, classes == c) for c in present)
     return Influence(
         numbers, values, fewest, float(np.mean([area for _, area in parts]))
     )
 
 
 def _delong(
-    scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64]
+    scores: Vector,
+    positive: NDArray[np.bool_],
+    folds: NDArray[np.int64],
+    weights: Vector | None = None,
 ) -> tuple[Vector, float]:
     """The placement of each row among those of the other class and its fold, centred and scaled within its class; and the AUC."""
     placement = np.full(len(scores), math.nan)
@@ -350,6 +404,11 @@ def _delong(
             (positive & in_fold, ~positive & in_fold),
             (~positive & in_fold, positive & in_fold),
         ):
+            if weights is not None:
+                placement[members] = _weighted_places(
+                    scores[members], scores[opposite], weights[opposite]
+                )
+                continue
             ordered = np.sort(scores[opposite])
             if len(ordered):
                 below = np.searchsorted(
@@ -359,20 +418,38 @@ def _delong(
     result, areas = np.zeros(len(scores)), []
     placed = np.isfinite(placement)
     for members, sign in ((~positive & placed, -1), (positive & placed, 1)):
-        result[members] = sign * _centre(placement[members])
+        own = None if weights is None else weights[members]
+        result[members] = sign * _centre(placement[members], own)
         areas.append(
-            (sign < 0) + sign * float(placement[members].mean())
+            (sign < 0) + sign * float(np.average(placement[members], weights=own))
             if members.any()
             else math.nan
         )
     return result, sum(areas) / 2
 
 
-def _centre(values: Vector) -> Vector:
-    """(v - mean) / sqrt(n (n - 1)): the sum of squares is the variance of the mean."""
+def _weighted_places(scores: Vector, opposite: Vector, weights: Vector) -> Vector:
+    """The share by weight of `opposite` rows below each score, ties half; NaN where none of them weighs."""
+    total = float(weights.sum())
+    if not total:
+        return np.full(len(scores), math.nan)
+    order = np.argsort(opposite, kind="stable")
+    ordered = opposite[order]
+    sums = np.concatenate([[0.0], np.cumsum(weights[order])])
+    below = sums[np.searchsorted(ordered, scores, "left")]
+    up_to = sums[np.searchsorted(ordered, scores, "right")]
+    return np.asarray((below + up_to) / (2 * total))
+
+
+def _centre(values: Vector, weights: Vector | None = None) -> Vector:
+    """(v - mean) / sqrt(n (n - 1)): the sum of squares is its variance; with weights sqrt(n / (n - 1)) w (v - mean) / sum w."""
     count = len(values)
     if count < 2:
         return np.full(count, math.inf)
+    if weights is not None:
+        shares = weights / weights.sum()
+        centred = values - shares @ values
+        return np.asarray(shares * centred * math.sqrt(count / (count - 1)))
     return np.asarray(
         (values - values.mean()) / math.sqrt(count * (count - 1)), dtype=float
     )

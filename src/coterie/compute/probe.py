@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
-from coterie.base.loss import Loss, RowLoss, are_probabilities, choose_loss
+from coterie.base.loss import (
+    Loss,
+    RowLoss,
+    WeightedLoss,
+    are_probabilities,
+    choose_loss,
+)
 from coterie.base.rng import Generator, Generators
 from coterie.base.rows import Inputs, check_plain, each_tensor, rows, tensors_by_name
 
@@ -95,14 +101,17 @@ def probe(loaded: LoadedModel, loss: str | RowLoss, example: Client) -> Probed:
 
     # The loss, and the classes that it knows.
     row_loss = choose_loss(loss, outputs, two_rows.labels)
-    if loss == "auto" and row_loss.kind != "regression":
+    named = loss.loss if isinstance(loss, WeightedLoss) else loss
+    if named == "auto" and row_loss.kind != "regression":
         _refuse_probabilities(loaded, row_loss, example)
     logits = 2
     if row_loss.kind == "classes" and outputs.ndim > 1:
         logits = row_loss.align_classes(outputs).shape[1]
     _check_loss(row_loss, logits, outputs, labels, example.name)
     classes = 0
-    one_class_a_row = labels.ndim == 1 and not labels.is_floating_point()
+    plain_labels = row_loss.plain(labels)
+    one_class_a_row = plain_labels.ndim == 1
+    one_class_a_row = one_class_a_row and not plain_labels.is_floating_point()
     if row_loss.kind == "binary":
         classes = 2
     elif outputs.ndim > 1 and one_class_a_row:
@@ -300,7 +309,7 @@ def check_labels(loss: Loss, logits: int, clients: Clients) -> None:
     """Raise `InputError` that names the client if a label is not a class that the model has an output for; `logits` as in `Probed`."""
     if not (loss.is_known and loss.has_classes):
         return
-    all_labels = [group_rows.labels for _, group_rows in clients.groups()]
+    all_labels = [loss.plain(group_rows.labels) for _, group_rows in clients.groups()]
     if all(not bool(_unfit(loss, logits, labels).any()) for labels in all_labels):
         return
     for names, group_rows in clients.groups():
@@ -312,6 +321,7 @@ def _refuse_unfit(loss: Loss, logits: int, name: str, labels: Tensor) -> None:
     """Raise `InputError` that names the client if one of its labels is not a class that the model has an output for."""
     if not loss.has_classes:
         return
+    labels = loss.plain(labels)
     unfit = labels[_unfit(loss, logits, labels)]
     if len(unfit):
         classes = "0 and 1"

@@ -58,7 +58,8 @@ def find_linear(workspace: Workspace, clients: Clients) -> Linear | None:
     They cannot under a loss of the user's own, where some are frozen, where training changes rows at random, and where there are more
     than `MOST_PARAMETERS`.
     """
-    labels, loss = clients.train.labels, workspace.loss
+    labels, loss = clients.train.labels[:1], workspace.loss
+    labels = loss.plain(labels)
     inputs = sample(clients.train.inputs)
     if not isinstance(inputs, Tensor) or clients.transform is not None:
         return None
@@ -142,27 +143,51 @@ def _read(
     read = [cohort.workspace.prepare(piece.read()) for piece in pieces]
     inputs = torch.cat(cast("list[Tensor]", read))  # `find_linear` takes no others
     inputs = inputs.cpu().double().flatten(1)
-    labels = torch.cat([piece.labels for piece in pieces]).cpu()
-    labels = solver_labels(cohort.workspace.loss.form, labels)
+    stored = torch.cat([piece.labels for piece in pieces]).cpu()
+    loss = cohort.workspace.loss
+    labels = solver_labels(loss.form, loss.plain(stored))
+    weights = loss.weights(stored)
+    if weights is not None:
+        weights = _scale_free(weights)
     if labels[0].numel() == 1:
         labels = labels.reshape(-1)
     numbers = torch.from_numpy(tags)
     if linear.kind == "classes":
         counted = labels != IGNORED
         inputs, labels, numbers = inputs[counted], labels[counted], numbers[counted]
+        if weights is not None:
+            weights = weights[counted]
 
     columns = [*inputs.T.numpy(), *labels.reshape(len(labels), -1).T.numpy()]
+    if weights is not None:
+        columns.append(weights.numpy())
     order = torch.from_numpy(np.lexsort([numbers.numpy(), *columns]))
-    return Problem(inputs[order], labels[order], *linear), numbers[order]
+    if weights is not None:
+        weights = weights[order]
+    problem = Problem(inputs[order], labels[order], *linear, weights)
+    return problem, numbers[order]
+
+
+def _scale_free(weights: Tensor) -> Tensor:
+    """Weights of mean 1 over all these rows, whatever they were divided by: in each fold by the mean of its training rows.
+
+    They are rounded to 40 bits behind the point, so that every fold of a client finds the same ones, and its kept solutions.
+    """
+    exact = weights / weights.mean()
+    return torch.round(exact * 2.0**40) / 2.0**40
 
 
 def _solve_once(
     solve: Callable[[Problem, Tensor], Chosen], problem: Problem, folds: Tensor
 ) -> Chosen:
     """The solution of these rows in these folds, which another fold of the run may have asked for before."""
-    digest = hashlib.blake2b(repr(problem[2:]).encode(), digest_size=16)
+    about = repr((problem.kind, problem.outputs))
+    digest = hashlib.blake2b(about.encode(), digest_size=16)
     digest.update(solve.__name__.encode())
-    for values in (problem.inputs, problem.labels, folds):
+    held = [problem.inputs, problem.labels, folds]
+    if problem.weights is not None:
+        held.append(problem.weights)
+    for values in held:
         digest.update(f"{tuple(values.shape)} {values.dtype}".encode())
         digest.update(values.contiguous().numpy().data)
     key = digest.digest()

@@ -47,7 +47,10 @@ def clipped_sum(
     gradient counts 0, where there is a bound.
     """
     if workspace.of_rows is not None and isinstance(inputs, Tensor):
-        return workspace.of_rows.clipped_sum(workspace.head, inputs, labels, bound)
+        loss = workspace.loss
+        return workspace.of_rows.clipped_sum(
+            workspace.head, inputs, loss.plain(labels), bound, loss.weights(labels)
+        )
     dim = workspace.layout.dim
     total = workspace.x.new_zeros(dim)
     height = max(1, ROW_GRADIENTS // dim)

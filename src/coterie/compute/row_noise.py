@@ -107,8 +107,9 @@ class PrivateRows:
             normal = torch.randn(count, generator=self._simulated, dtype=torch.float64)
             return normal.to(total.device)
         settings = repr((self._noise, len(self._batch[1]), workspace.layout)).encode()
-        vectors = [vector.cpu().numpy().tobytes() for vector in (workspace.x, total)]
-        secret = workspace.secret_normal(b"".join([settings, *vectors]), count)
+        model = workspace.x.cpu().numpy().tobytes()
+        gradients = total.cpu().numpy().tobytes()
+        secret = workspace.secret_normal(settings + model + gradients, count)
         return torch.from_numpy(secret).to(total.device)
 
 

@@ -28,10 +28,12 @@ class Segments:
     Attributes:
         place: The client of each row, int64 [rows].
         count: Number of clients.
+        weights: By which each row counts, float64 [rows]; None: once.
     """
 
     place: Tensor
     count: int
+    weights: Tensor | None = None
 
     @classmethod
     def of(cls, sizes: Sequence[int] | NDArray[np.int64]) -> Segments:
@@ -42,12 +44,17 @@ class Segments:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """Rows of each client, float64 [n]."""
+        """Rows of each client, or the sum of their weights, float64 [n]."""
+        if self.weights is not None:
+            return torch.bincount(self.place, self.weights, self.count)
         return torch.bincount(self.place, minlength=self.count).double()
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum values [rows] by client, float64 [n]."""
-        return torch.bincount(self.place, values.double(), self.count)
+        """Sum values [rows], times their weights, by client, float64 [n]."""
+        values = values.double()
+        if self.weights is not None:
+            values = values * self.weights
+        return torch.bincount(self.place, values, self.count)
 
     def mean(self, values: Tensor) -> Tensor:
         """Average values [rows] by client, float64 [n]; NaN where there are no rows."""
@@ -58,11 +65,15 @@ class Segments:
         if labels.ndim == 1:
             return self
         per_row = labels[:1].numel()
-        return Segments(self.place.repeat_interleave(per_row), self.count)
+        weights = self.weights
+        if weights is not None:
+            weights = weights.repeat_interleave(per_row)
+        return Segments(self.place.repeat_interleave(per_row), self.count, weights)
 
     def divide(self, classes: Tensor, width: int) -> Segments:
         """Return the rows of each client by their class [rows], one of `width`; sums are [n * width]."""
-        return Segments(self.place * width + classes, self.count * width)
+        place = self.place * width + classes
+        return Segments(place, self.count * width, self.weights)
 
     def ties(self, score: Tensor) -> tuple[Tensor, Tensor]:
         """Return to which group of equal scores each row belongs [rows], and of which client each group is, ascending."""
@@ -77,7 +88,11 @@ class Segments:
         return ties, clients[begins_tie]
 
     def cumulate(self, values: Tensor) -> Tensor:
-        """Add up whole numbers [rows] from the first row of each client on, float64 [rows]."""
+        """Add up numbers [rows] from the first row of each client on, float64 [rows]."""
+        if not bool((values == values.round()).all()):
+            # What was added up before a client would round its own sums.
+            own = values.double().split(self.sizes.long().tolist())
+            return torch.cat([part.cumsum(0) for part in own])
         total = values.double().cumsum(0)
         earlier_sum = self.sum(values).cumsum(0) - self.sum(values)
         return total - earlier_sum[self.place]
@@ -122,22 +137,39 @@ def count_hits(
     counted = classes != IGNORED
     if not bool(counted.all()):
         predicted, classes = predicted[counted], classes[counted]
-        cells = Segments(cells.place[counted], segments.count)
+        weights = cells.weights
+        if weights is not None:
+            weights = weights[counted]
+        cells = Segments(cells.place[counted], segments.count, weights)
     return (predicted == classes).double(), classes.long(), cells
 
 
 def areas(score: Tensor, positive: Tensor, segments: Segments) -> Tensor:
     """Share of pairs of a positive and a negative row of a client that `score` [rows] puts in order, ties counted half.
 
-    By ranks (Mann and Whitney): with n1 positive rows of rank sum R and n0 others it is (R - n1 (n1 + 1) / 2) / (n1 n0).
+    By ranks (Mann and Whitney): with n1 positive rows of rank sum R and n0 others it is (R - n1 (n1 + 1) / 2) / (n1 n0). Of rows
+    with weights a pair counts the product of both.
     """
     tie, client = segments.ties(score)
+    if segments.weights is not None:
+        return _weighted_areas(tie, client, positive, segments)
     counts = Segments(tie, len(client)).sum(torch.ones(len(tie)))
     last_ranks = Segments(client, segments.count).cumulate(counts)
     ranks = (last_ranks - (counts - 1) / 2)[tie]  # the mean rank of a tie
     n1 = segments.sum(positive)
     won_pairs = segments.sum(ranks * positive) - n1 * (n1 + 1) / 2
     return won_pairs / (n1 * (segments.sizes - n1))
+
+
+def _weighted_areas(
+    tie: Tensor, client: Tensor, positive: Tensor, segments: Segments
+) -> Tensor:
+    by_tie = Segments(tie, len(client), segments.weights)
+    negative = by_tie.sum(1.0 - positive.double())
+    # Weight of negative rows below a tie, and half of those in it.
+    below = Segments(client, segments.count).cumulate(negative) - negative / 2
+    n1, n0 = segments.sum(positive), segments.sum(1.0 - positive.double())
+    return segments.sum(below[tie] * positive) / (n1 * n0)
 
 
 # ---- chunks of clients
@@ -148,10 +180,11 @@ Gather = Callable[[Tensor], Tensor]
 
 
 class RowSource(NamedTuple):
-    """A source of rows: inputs as the model takes them, and labels."""
+    """A source of rows: inputs as the model takes them, labels, and weights, where rows do not count alike."""
 
     inputs: Gather
     labels: Gather
+    weights: Gather | None = None
 
 
 class Chunk(NamedTuple):

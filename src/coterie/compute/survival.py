@@ -20,6 +20,9 @@ Vector = NDArray[np.float64]
 AT_ONCE = 1 << 22
 """Pairs that are compared at once: 4 MiB of truth values."""
 Z95 = 1.959963984540054
+ROUNDING = 1e-6
+"""Added to effective rows before they are rounded down: of equal weights they are the rows."""
+TINY = float(np.finfo(float).tiny)
 
 
 class Curve(NamedTuple):
@@ -56,13 +59,34 @@ class Curve(NamedTuple):
         return float(survival ** math.exp(half)), float(survival ** math.exp(-half))
 
 
-def kaplan_meier(rows: ArrayLike, *, censoring: bool = False) -> Curve:
+def effective_rows(weights: ArrayLike) -> float:
+    """The number of rows of equal weight that say as much: (sum w)^2 / sum w^2 (Kish); 0 where nothing weighs.
+
+    >>> effective_rows([1.0, 1.0, 2.0]).__round__(3)
+    2.667
+    """
+    values = np.asarray(weights, dtype=float)
+    squares = float((values**2).sum())
+    return float(values.sum()) ** 2 / squares if squares else 0.0
+
+
+def _cumulated(values: Vector, weights: Vector, at: Vector, side: Any) -> Vector:
+    """The weight [m] of the values [n] that lie below each of `at` [m], or up to it where `side` is right."""
+    order = np.argsort(values, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(weights[order])])
+    return np.asarray(sums[np.searchsorted(values[order], at, side=side)])
+
+
+def kaplan_meier(
+    rows: ArrayLike, *, censoring: bool = False, weights: ArrayLike | None = None
+) -> Curve:
     """The survival curve of rows [n, 3].
 
     Args:
         rows: entry, time, event.
         censoring: the curve of being followed, instead: its events are the ends of follow-up without an event. Where both happen at
             the same time, the event comes first.
+        weights: of rows [n]; None: 1 each. The variance is that of as many effective rows.
 
     >>> curve = kaplan_meier([[0, 1, 1], [0, 2, 0], [0, 3, 1]])
     >>> [round(curve.at(t), 3) for t in (0.5, 1, 2, 3)]
@@ -71,20 +95,25 @@ def kaplan_meier(rows: ArrayLike, *, censoring: bool = False) -> Curve:
     entry, time, event = np.asarray(rows, dtype=float).reshape(-1, 3).T
     counted = (event > 0) != censoring
     times = np.unique(time[counted])
-    falls = np.searchsorted(np.sort(time[counted]), times, side="right") - (
-        np.searchsorted(np.sort(time[counted]), times, side="left")
-    )
-    left = np.searchsorted(np.sort(time), times, side="left")
-    begun = np.searchsorted(np.sort(entry), times, side="left")
-    at_risk = (begun - left).astype(float)
-    if censoring:
-        earlier = np.sort(time[event > 0])
-        ended = np.searchsorted(earlier, times, side="right") - np.searchsorted(
-            earlier, times, side="left"
+    w = np.ones(len(time))
+    if weights is not None:
+        w = np.asarray(weights, dtype=float)
+        w = w * effective_rows(w) / max(float(w.sum()), TINY)
+
+    def at_times(chosen: NDArray[np.bool_]) -> Vector:
+        """Weight of the chosen rows whose time is each of `times`."""
+        values, own = time[chosen], w[chosen]
+        return _cumulated(values, own, times, "right") - _cumulated(
+            values, own, times, "left"
         )
-        at_risk = at_risk - ended
+
+    falls = at_times(counted)
+    left = _cumulated(time, w, times, "left")
+    at_risk = _cumulated(entry, w, times, "left") - left
+    if censoring:
+        at_risk = at_risk - at_times(event > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        survival = np.cumprod(1 - falls / at_risk)
+        survival = np.asarray(np.cumprod(1 - falls / at_risk), dtype=np.float64)
         variance = np.cumsum(falls / (at_risk * (at_risk - falls)))
     last = float(time.max()) if len(time) else 0.0
     return Curve(times, survival, variance, last)
@@ -96,7 +125,7 @@ class Concordance(NamedTuple):
     Attributes:
         value: share of comparable pairs in which the row with the earlier event has the higher risk; equal risks count half.
         influence: what each row adds to its error [n]: the sum of squares is the variance of the value.
-        events: rows with an event that some pair compares.
+        events: rows with an event that some pair compares; of rows with weights effective ones.
     """
 
     value: float
@@ -105,7 +134,10 @@ class Concordance(NamedTuple):
 
 
 def concordance(
-    rows: ArrayLike, risk: ArrayLike, folds: ArrayLike | None = None
+    rows: ArrayLike,
+    risk: ArrayLike,
+    folds: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
 ) -> Concordance | None:
     """Harrell's C of a risk [n], and what each row adds to its error; None without a comparable pair.
 
@@ -115,6 +147,7 @@ def concordance(
         rows: entry, time, event [n, 3].
         risk: higher where an event is expected earlier.
         folds: [n]: rows of other folds, which other models judge, make no pair.
+        weights: of rows [n], a pair counts the product of both; None: 1 each.
 
     >>> found = concordance([[0, 1, 1], [0, 2, 1], [0, 3, 0]], [3.0, 1.0, 2.0])
     >>> round(found.value, 3), found.events
@@ -125,27 +158,35 @@ def concordance(
     fold = np.zeros(len(time)) if folds is None else np.asarray(folds)
     cases = np.flatnonzero(event > 0)
     better, pairs = np.zeros(len(time)), np.zeros(len(time))
-    used = 0
+    w = np.ones(len(time)) if weights is None else np.asarray(weights, dtype=float)
+    used: list[Vector] = []
     step = max(1, AT_ONCE // max(1, len(time)))
     for low in range(0, len(cases), step):
         i = cases[low : low + step, None]
         later = (time > time[i]) | ((time == time[i]) & (event <= 0))
         comparable = later & (entry < time[i]) & (fold == fold[i])
         right = np.where(score[i] > score, 1.0, np.where(score[i] == score, 0.5, 0.0))
-        right = right * comparable
-        pairs[i[:, 0]] += comparable.sum(axis=1)
-        pairs += comparable.sum(axis=0)
+        counts = comparable * (w[i] * w)
+        right = right * counts
+        pairs[i[:, 0]] += counts.sum(axis=1)
+        pairs += counts.sum(axis=0)
         better[i[:, 0]] += right.sum(axis=1)
         better += right.sum(axis=0)
-        used += int(comparable.any(axis=1).sum())
+        used.append(w[i[:, 0]][comparable.any(axis=1)])
     total = pairs.sum() / 2
     if not total:
         return None
     value = float(better.sum() / 2 / total)
-    return Concordance(value, (better - value * pairs) / total, used)
+    events = math.floor(effective_rows(np.concatenate(used)) + ROUNDING)
+    return Concordance(value, (better - value * pairs) / total, events)
 
 
-def brier_at(rows: ArrayLike, survival: ArrayLike, horizon: float) -> float | None:
+def brier_at(
+    rows: ArrayLike,
+    survival: ArrayLike,
+    horizon: float,
+    weights: ArrayLike | None = None,
+) -> float | None:
     """The Brier score at a horizon: squared errors of the predicted survival, rows weighed by the inverse of being followed so long.
 
     Rows that entered late do not count in it. None where nobody was at risk at the horizon.
@@ -154,6 +195,7 @@ def brier_at(rows: ArrayLike, survival: ArrayLike, horizon: float) -> float | No
         rows: entry, time, event [n, 3].
         survival: predicted probability of no event until the horizon [n].
         horizon: in the unit of times.
+        weights: of rows [n]; None: 1 each.
 
     >>> brier_at([[0, 1, 1], [0, 3, 0]], [0.2, 0.9], 2.0)
     0.025
@@ -161,10 +203,11 @@ def brier_at(rows: ArrayLike, survival: ArrayLike, horizon: float) -> float | No
     table = np.asarray(rows, dtype=float).reshape(-1, 3)
     from_start = table[:, 0] <= 0
     table, predicted = table[from_start], np.asarray(survival, dtype=float)[from_start]
+    own = None if weights is None else np.asarray(weights, dtype=float)[from_start]
     _, time, event = table.T
     if not len(table) or not (time >= horizon).any():
         return None
-    followed = kaplan_meier(table, censoring=True)
+    followed = kaplan_meier(table, censoring=True, weights=own)
     died = (time <= horizon) & (event > 0)
     # Follow-up that is cut at the horizon ends there without an event: who was seen until then was alive.
     alive = (time > horizon) | ((time == horizon) & (event <= 0))
@@ -177,11 +220,16 @@ def brier_at(rows: ArrayLike, survival: ArrayLike, horizon: float) -> float | No
         errors[died] = predicted[died] ** 2 / share[before[died]]
         errors[alive] = (1 - predicted[alive]) ** 2 / until_horizon
     score = float(errors.mean())
+    if own is not None:
+        score = float(own @ errors / own.sum()) if own.any() else math.nan
     return score if math.isfinite(score) else None
 
 
 def calibration_at(
-    rows: ArrayLike, survival: ArrayLike, horizon: float
+    rows: ArrayLike,
+    survival: ArrayLike,
+    horizon: float,
+    weights: ArrayLike | None = None,
 ) -> float | None:
     """How far the mean predicted survival at a horizon is from that of Kaplan and Meier; None where nobody was at risk then.
 
@@ -189,14 +237,19 @@ def calibration_at(
         rows: as for `brier_at`.
         survival: as for `brier_at`.
         horizon: as for `brier_at`.
+        weights: as for `brier_at`.
 
     >>> round(calibration_at([[0, 1, 1], [0, 3, 0]], [0.4, 0.8], 2.0), 6)
     0.1
     """
-    seen = kaplan_meier(rows).at(horizon)
+    seen = kaplan_meier(rows, weights=weights).at(horizon)
     if math.isnan(seen):
         return None
-    return abs(seen - float(np.mean(np.asarray(survival, dtype=float))))
+    predicted = np.asarray(survival, dtype=float)
+    if weights is None:
+        return abs(seen - float(predicted.mean()))
+    own = np.asarray(weights, dtype=float)
+    return abs(seen - float(own @ predicted / own.sum()))
 
 
 def as_rows(labels: Any) -> Vector:

@@ -183,4 +183,4 @@ def _scores(
             'MeritFed.oracle_steps = "scores" needs a model whose outputs are linear in what is trained, such as logistic, or one with '
             'all layers but the last frozen; take "one" or "all"'
         )
-    return outputs, scores, target.labels_of([0], part)[0]
+    return outputs, scores, target.stored_labels_of([0], part)[0]

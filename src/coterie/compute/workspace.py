@@ -260,7 +260,8 @@ class Workspace:
         """The same as one vector [d]."""
         in_kernel = penalty is None and not self.tells_loss
         if self.batched is not None and in_kernel and isinstance(inputs, Tensor):
-            return self.batched.gradient(self.x, inputs, labels)
+            plain, weights = self.loss.plain(labels), self.loss.weights(labels)
+            return self.batched.gradient(self.x, inputs, plain, weights=weights)
         return torch.cat(
             [g.reshape(-1) for g in self.gradients(inputs, labels, penalty)]
         )

@@ -52,6 +52,8 @@ class Tables:
         exposure: column that says in how much time, or among how many, the events of `label`, a count, were counted: bed days.
         horizon: time until which rows are followed, and at which survival is judged; None: they are followed until the last event, and
             judged near the median time of events.
+        weights: column that says how much each row counts, such as a survey's weights: 0 or more, divided by their mean at each client.
+            The column is no input.
         task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole. A label to
             regress on is standardised by the pooled moments of training rows, and `label_scale` of the clients undoes that: losses are
             those of the standardised label, metrics and predictions are in its unit.
@@ -94,6 +96,7 @@ class Tables:
     event_is: tuple[Any, ...] | list[Any] = ()
     horizon: Annotated[float | None, optional(POSITIVE), Flag(metavar="TIME")] = None
     exposure: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
+    weights: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
     task: Annotated[
         str | None,
         optional(one_of("classification", "regression")),
@@ -184,7 +187,12 @@ class Tables:
             )
 
     def _check_columns_of_the_label(self) -> None:
-        """Raise `InputError` for a time, an entry or an exposure that is to be something else, too."""
+        """Raise `InputError` for a time, an entry, an exposure or weights that are to be something else, too."""
+        for key in ("label", "time", "event", "entry", "exposure"):
+            if self.weights is not None and getattr(self, key) == self.weights:
+                raise InputError(
+                    f"{key} and weights are both {self.weights!r}; name the column that says how much rows count as weights"
+                )
         dropped = self.drop
         if isinstance(dropped, Mapping):
             dropped = [name for names in dropped.values() for name in names]
@@ -194,7 +202,7 @@ class Tables:
             "lists": self.lists,
             "bounds": self.bounds,
         }
-        roles = ["time", "entry", "exposure"]
+        roles = ["time", "entry", "exposure", "weights"]
         if self.exposure is not None:
             roles.append("label")
         for role in roles:

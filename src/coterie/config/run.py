@@ -274,7 +274,17 @@ class RunSettings:
     accept_change: Annotated[Sequence[str], PATTERNS, InFiles(said=False)] = ()
 
     def row_loss(self, clients: Clients) -> str | RowLoss:
-        """The loss on these clients: that of a file is loaded. Raises `InputError` for a file that lacks it."""
+        """The loss on these clients, times the weights of their rows: that of a file is loaded. Raises `InputError` for a file that
+        lacks it.
+        """
+        loss = self._unweighted_loss(clients)
+        if clients.form_is_weighted:
+            from coterie.base.loss import WeightedLoss
+
+            return WeightedLoss(loss, clients.form)
+        return loss
+
+    def _unweighted_loss(self, clients: Clients) -> str | RowLoss:
         if isinstance(self.loss, str) and ".py:" in self.loss:
             from coterie.base.modules import load_object
 

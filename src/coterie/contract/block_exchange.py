@@ -48,7 +48,10 @@ class BlockExchange(Exchange[R]):
             ]
             tally = self._sum_blocks(asks, weights, at_once)
             answers.append(tally.answer)
-        while tally.spoilt and len(tally.replies) and not self._too_few(tally.replies):
+        # A sum holds a vector that is refused: all others are asked once more. There are fewer each time, as another may fail then.
+        while tally.spoilt and len(tally.replies):
+            if self._too_few(tally.replies):
+                break
             refused = tally.replies.failed
             asks = [ask.again(tally.replies.clients) for ask in tally.asks]
             tally = self._sum_blocks(asks, weights, at_once, tally.medians, refused)

@@ -235,8 +235,10 @@ class Exchange(Generic[R]):
                 f"weights have shape {tuple(tensor.shape)} for {len(names)} clients"
             )
         weights = tensor.tolist()
-        are_finite = all(math.isfinite(w) and w >= 0 for w in weights)
-        if not are_finite or (weights and not any(weights)):
+        are_valid = all(math.isfinite(w) and w >= 0 for w in weights)
+        if weights and not any(weights):
+            are_valid = False  # a mean divides by their sum
+        if not are_valid:
             raise InputError(
                 f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}"
             )
@@ -375,7 +377,9 @@ class Exchange(Generic[R]):
         )
         for name, why in replies.failed.items():
             self.session.report(name, number, f"{self.task.name}: {why}")
-        if self._too_few(replies) or (self.ask.names and not replies.clients):
+        # With need = 0 nobody has to reply, but of no reply there is nothing that a method could use.
+        nobody_replied = len(self.ask.names) > 0 and not replies.clients
+        if nobody_replied or self._too_few(replies):
             sentence = error_of_all(self.ask.names, replies.failed)
             if sentence:
                 raise InputError(sentence)

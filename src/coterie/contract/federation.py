@@ -248,7 +248,8 @@ class Federation:
                 f"a federation is asked a function decorated with @task; got {cut(task)}"
             )
         asked_names = tuple(clients)
-        if need != "all" and not (is_number(need) and 0 <= need <= 1):
+        is_share = is_number(need) and 0 <= float(need) <= 1
+        if need != "all" and not is_share:
             raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
         names = tuple(sorted(asked_names))
         order: Sequence[int] = range(len(names))

@@ -93,7 +93,8 @@ def as_models(
     fits = isinstance(by_client, Mapping)
     if fits:
         for x in by_client.values():
-            fits = fits and isinstance(x, Tensor) and x.shape == (size,)
+            if not isinstance(x, Tensor) or x.shape != (size,):
+                fits = False
     if not fits:
         raise InputError(
             f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}"

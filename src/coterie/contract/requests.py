@@ -135,7 +135,9 @@ def check_payload(
         value, why = payload[key], ""
         if declared.tensor:
             holds = declared.holds
-            may_be_none = declared.optional or (holds is not None and holds.own)
+            may_be_none = declared.optional
+            if holds is not None and holds.own:
+                may_be_none = True  # the client's own model stands for it
             if value is None and may_be_none:
                 continue
             models = declaration.most_models(limits.clients)

@@ -191,7 +191,7 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
             groups = clients.row_groups[name]["train"]
         values = classes
         if values is None:
-            values = labels.cpu().numpy()
+            values = form.unweighted(labels).cpu().numpy()
         dealt = deal_folds(values, folds, seed=seed, name=name, groups=groups)
         # Without a fold nothing is tested: no row has that number.
         tested = dealt == (UNTESTED - 1 if fold is None else fold)

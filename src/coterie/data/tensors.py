@@ -43,6 +43,7 @@ from coterie.data.values import (
     refuse_others,
     strata,
 )
+from coterie.data.weights import attach_to_all, detach
 
 PARTS = ("train", "validation", "test")
 ARRAY_LABELS = ("label", "labels", "target", "y")
@@ -61,6 +62,7 @@ def from_tensors(
     unseen: Mapping[str, Any] | None = None,
     task: str | None = None,
     form: LabelForm | None = None,
+    weights: Any = None,
 ) -> Clients:
     """Make clients of tensors, arrays or data sets: a list (named client-0, ...) or {name: client}.
 
@@ -88,6 +90,7 @@ def from_tensors(
             says it, if it is named.
         form: what labels are where that is neither classes nor numbers: of time to event `LabelForm("hazards", ...)`, with labels
             [rows, 3] of entry, time and event.
+        weights: how much each row counts, 0 or more [rows], given as clients are: {name: weights} or a list. None: all count alike.
 
     Raises:
         InputError: that names the client and what is wrong with it.
@@ -96,6 +99,25 @@ def from_tensors(
     >>> from_tensors((inputs, labels), split={"kind": "iid", "clients": 4})
     <4 clients of 'tensors', 32 training rows>
     """
+    if weights is not None:
+        if server is not None or unseen is not None:
+            raise InputError(
+                "weights are of clients that train; leave out server and unseen, or give labels a last column of weights, and "
+                "form=ct.LabelForm(kind, weighted=True)"
+            )
+        made = from_tensors(
+            attach_to_all(clients, weights, _is_pair(clients)),
+            seed=seed,
+            split=split,
+            name=name,
+            classes=classes,
+            notes=notes,
+            task=task,
+            form=form,
+        )
+        if made.asks_task:
+            raise ask_task(made)
+        return detach(made, form)
     if form is not None:
         made = from_tensors(
             clients,
@@ -225,6 +247,8 @@ def with_task(clients: Clients, task: str | None) -> Clients:
         raise InputError(
             f'task must be "classification" or "regression"; got {cut(task)}'
         )
+    if clients.form_is_weighted:
+        return clients
     floats = clients.train.labels.is_floating_point()
     if task is None:
         is_open = floats and not clients.multi_hot and _all_labels(clients, _is_0_or_1)
@@ -254,7 +278,7 @@ def settle_task(clients: Clients, loss: str | RowLoss) -> Clients:
     Raises:
         InputError: The labels are open (`Clients.asks_task`), and the loss does not say what they mean.
     """
-    if not clients.train.labels.is_floating_point():
+    if clients.form_is_weighted or not clients.train.labels.is_floating_point():
         return clients
     kind = named_kind(loss)
     if kind == "classes":

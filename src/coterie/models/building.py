@@ -55,7 +55,7 @@ def outputs_of(clients: Clients) -> int:
     >>> ct.models.outputs_of(ct.data.load("heart-disease"))
     1
     """
-    labels, form = clients.train.labels, clients.form
+    labels, form = clients.plain_labels, clients.form
     if form.has_loss:
         return form.outputs
     if labels.is_floating_point():
@@ -63,7 +63,7 @@ def outputs_of(clients: Clients) -> int:
             return 1
         return int(labels.shape[1])
     labels_of_parts = [
-        rows.labels
+        form.unweighted(rows.labels)
         for rows in (clients.train, clients.validation, clients.test)
         if rows is not None
     ]
@@ -80,7 +80,10 @@ def outputs_of(clients: Clients) -> int:
     count = max(highest + 1, len(clients.classes))
     if count > _MANY and count > 10 * len(classes):
         for client in clients:
-            if any(bool((part.labels == highest).any()) for _, part in client.parts()):
+            if any(
+                bool((form.unweighted(part.labels) == highest).any())
+                for _, part in client.parts()
+            ):
                 raise InputError(
                     f"client {client.name!r} has the label {highest}, but there are only {len(classes)} different ones; number the "
                     "classes 0, 1, 2, ..."

@@ -241,7 +241,8 @@ def _decisions(results: Results, client: str, method: str) -> list[str]:
             score = found[name]
             interval = interval_of(name, score) or "-"
             lines.append(f"| {title} | {text_of(name, score.mean)} | {interval} |")
-    share = results.comparisons.outcomes.positive(results.against or "", client) or 0.0
+    rival = results.against or ""
+    share = results.comparisons.outcomes.positive(rival, client) or 0.0
     everybody = text_of("net benefit", PER * treat_all(share, at.threshold))
     missed = text_of("missed", PER * share)
     return [

@@ -134,9 +134,13 @@ class Comparisons:
         tested = self.outcomes.test_rows(self.results.against or "", client)
         if tested is None:
             tested = self.results.size(client)
-        if tested < FEWEST_ROWS:
+        if tested < FEWEST_ROWS or self.uneven(client) is not None:
             return True
         return self.needs_cases and self.rarest(client) < FEWEST_CASES
+
+    def uneven(self, client: str) -> tuple[int, int] | None:
+        """Effective test rows of a client and all of them, where its weights are too uneven for a word; else None."""
+        return self.outcomes.uneven(self.results.against or "", client)
 
     @property
     def needs_cases(self) -> bool:
@@ -397,9 +401,9 @@ class Comparisons:
         tested = self.outcomes.test_rows(label, client)
         rarest = self.outcomes.rarest(label, client)
         has_two_classes = len(self.results.label().get("classes") or ()) == 2
-        if not has_two_classes or not tested or not rarest:
-            return ()
-        return (tested - rarest, rarest)
+        if has_two_classes and tested and rarest:
+            return (tested - rarest, rarest)
+        return ()
 
     @cached_property
     def _classes(self) -> int:
@@ -567,7 +571,7 @@ class Comparisons:
         from_rows = self._unknown
         for i, seed in enumerate(self.results.seeds):
             if seed in rows:
-                from_rows[i] = float(rows[seed].constant.mean())
+                from_rows[i] = rows[seed].mean(rows[seed].constant)
         from_summary = self.results.constant(client, "majority_loss")
         return np.where(np.isfinite(from_summary), from_summary, from_rows)
 

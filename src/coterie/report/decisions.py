@@ -131,7 +131,8 @@ def table(results: Results, client: str) -> Table | None:
     methods = [m for m in methods if found[m]]
     if not methods:
         return None
-    share = results.comparisons.outcomes.positive(results.against or "", client) or 0.0
+    rival = results.against or ""
+    share = results.comparisons.outcomes.positive(rival, client) or 0.0
     everybody = PER * treat_all(share, at.threshold)
     without_model = {
         "net benefit": (everybody, 0.0),
@@ -167,7 +168,7 @@ def decision_curve(results: Results, method: str, client: str) -> Vector | None:
         benefits = []
         for threshold in CURVE:
             treated = _treated(rows, threshold)
-            benefits.append(float(_benefit(rows, treated, threshold).mean()))
+            benefits.append(rows.mean(_benefit(rows, treated, threshold)))
         curves.append(benefits)
     if not curves:
         return None
@@ -225,28 +226,30 @@ def _benefit(rows: Rows, treated: NDArray[np.bool_], threshold: float) -> Vector
 
 def _net_benefit(rows: Rows, threshold: float) -> Influence | None:
     treated = _treated(rows, threshold)
-    return mean_influence(rows.units, PER * _benefit(rows, treated, threshold))
+    return mean_influence(
+        rows.units, PER * _benefit(rows, treated, threshold), rows.weights
+    )
 
 
 def _more_than_treating_all(rows: Rows, threshold: float) -> Influence | None:
     treated = _treated(rows, threshold)
     of_all = _benefit(rows, np.ones_like(treated), threshold)
     gained = _benefit(rows, treated, threshold) - of_all
-    return mean_influence(rows.units, PER * gained)
+    return mean_influence(rows.units, PER * gained, rows.weights)
 
 
 def _missed(rows: Rows, threshold: float) -> Influence | None:
     missed = _cases(rows) & ~_treated(rows, threshold)
-    return mean_influence(rows.units, PER * missed)
+    return mean_influence(rows.units, PER * missed, rows.weights)
 
 
 def _observed_over_expected(rows: Rows) -> Influence | None:
     """The ratio of two means: each row adds (y - ratio x risk) / mean risk."""
     risks, cases = np.asarray(rows.risks), _cases(rows)
-    expected = float(risks.mean())
-    ratio = float(cases.mean()) / expected
+    expected = rows.mean(risks)
+    ratio = rows.mean(cases) / expected
     values = (cases - ratio * risks) / expected
-    return mean_influence(rows.units, values)._replace(metric=ratio)
+    return mean_influence(rows.units, values, rows.weights)._replace(metric=ratio)
 
 
 def _slope(rows: Rows) -> Influence | None:
@@ -274,14 +277,15 @@ def _logistic(
     What a row adds to it is the first entry of H^-1 x (y - p), with the curvature H of all rows (the sandwich estimate).
     """
     cases, beta = _cases(rows).astype(float), start
+    weights = np.ones(len(cases)) if rows.weights is None else rows.weights
     if not 0 < cases.mean() < 1:
         return None
     for _ in range(STEPS):
         p = 1 / (1 + np.exp(-np.clip(offset + design @ beta, -700, 700)))
-        curvature = (design.T * (p * (1 - p))) @ design
+        curvature = (design.T * (weights * p * (1 - p))) @ design
         if np.linalg.cond(curvature) > 1 / TOLERANCE:
             return None
-        step = np.linalg.solve(curvature, design.T @ (cases - p))
+        step = np.linalg.solve(curvature, design.T @ (weights * (cases - p)))
         beta = beta + step
         if np.abs(beta).max() > STEEPEST:
             return None
@@ -290,7 +294,8 @@ def _logistic(
     else:
         return None
     scores = design * (cases - p)[:, None]
-    added = len(cases) * np.linalg.solve(curvature, scores.T)[0]
+    added = weights.sum() * np.linalg.solve(curvature, scores.T)[0]
     if count_distinct(rows.units) < 2 or not math.isfinite(float(beta[0])):
         return None
-    return mean_influence(rows.units, added)._replace(metric=float(beta[0]))
+    influence = mean_influence(rows.units, added, rows.weights)
+    return influence._replace(metric=float(beta[0]))

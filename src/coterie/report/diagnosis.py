@@ -42,20 +42,25 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(
-    risks: ArrayLike, labels: ArrayLike, threshold: float = THRESHOLD
+    risks: ArrayLike,
+    labels: ArrayLike,
+    threshold: float = THRESHOLD,
+    weights: ArrayLike | None = None,
 ) -> Diagnosis:
-    """Measures of predicted risks [R] of class 1 for labels [R] of 0 and 1; a row is called positive from `threshold` on.
+    """Measures of predicted risks [R] of class 1 for labels [R] of 0 and 1; a row is called positive from `threshold` on, and counts
+    by its weight [R] (None: once).
 
     >>> diagnose([0.9, 0.4, 0.2, 0.7], [1, 1, 0, 0])[:4]
     (0.5, 0.5, 0.5, 0.5)
     """
     risk, truth = np.asarray(risks, dtype=float), np.asarray(labels) == 1
     called = risk >= threshold
-    hit, miss = int((called & truth).sum()), int((~called & truth).sum())
-    alarm, calm = int((called & ~truth).sum()), int((~called & ~truth).sum())
+    w = np.ones(len(risk)) if weights is None else np.asarray(weights, dtype=float)
+    hit, miss = float(w[called & truth].sum()), float(w[~called & truth].sum())
+    alarm, calm = float(w[called & ~truth].sum()), float(w[~called & ~truth].sum())
     brier = math.nan
-    if len(risk):
-        brier = float(((risk - truth) ** 2).mean())
+    if w.any():
+        brier = float(np.average((risk - truth) ** 2, weights=w))
     return Diagnosis(
         _share(hit, hit + miss),
         _share(calm, calm + alarm),
@@ -66,7 +71,7 @@ def diagnose(
     )
 
 
-def _share(part: int, total: int) -> float:
+def _share(part: float, total: float) -> float:
     if not total:
         return math.nan
     return part / total
@@ -114,7 +119,7 @@ def table(results: Results, client: str) -> list[dict[str, Any]]:
         tested = results.comparisons.outcomes.rows(method, client)
         for seed, rows in tested.items():
             if rows.risks is not None and rows.labels is not None:
-                diagnosis = diagnose(rows.risks, rows.labels, cuts[seed])
+                diagnosis = diagnose(rows.risks, rows.labels, cuts[seed], rows.weights)
                 diagnoses.append(_without_threshold(diagnosis, cuts[seed]))
         if not diagnoses:
             continue
@@ -168,7 +173,9 @@ def shares(results: Results, method: str, client: str) -> dict[str, Difference]:
         for name, (part, total) in zip(SHARES, parts, strict=True):
             influence = None
             if total.any():
-                influence = mean_influence(rows.units[total], part[total])
+                influence = mean_influence(
+                    rows.units[total], part[total], rows.weights_of(total)
+                )
             influences[name].append(influence)
     scores: dict[str, Difference] = {}
     for name, by_seed in influences.items():

@@ -107,8 +107,10 @@ def network(results: Results) -> dict[str, Any] | None:
     for target in results.clients:
         shares = late_shares(results, target, method)
         total = sum(shares.values())
+        if total <= 0:
+            continue
         for helper, share in shares.items():
-            if helper == target or total <= 0 or share / total < ARROW:
+            if helper == target or share / total < ARROW:
                 continue
             arrow = _arrow(places[helper], places[target], share / total)
             arrow["helper"] = results.names[helper]

@@ -325,11 +325,14 @@ def share(
 
 
 def _log_prior_of_taus() -> Vector:
-    """The log of density times width at each of `TAUS`."""
-    first, last = TAUS[1] - TAUS[0], TAUS[-1] - TAUS[-2]
-    edges = np.concatenate([[TAUS[0] - first], TAUS, [TAUS[-1] + last]])
-    widths = (edges[2:] - edges[:-2]) / 2
-    return np.asarray(np.log(widths) - TAUS**2 / (2 * TAU_SPREAD**2))
+    """The log of density times width at each of `TAUS`, of a half normal density with scale `TAU_SPREAD`."""
+    # A point stands for what lies nearer to it than to its neighbours; at both ends the last distance is taken once more.
+    before_first = TAUS[0] - (TAUS[1] - TAUS[0])
+    behind_last = TAUS[-1] + (TAUS[-1] - TAUS[-2])
+    neighbours = np.concatenate([[before_first], TAUS, [behind_last]])
+    widths = (neighbours[2:] - neighbours[:-2]) / 2
+    log_density = -(TAUS**2) / (2 * TAU_SPREAD**2)
+    return np.asarray(np.log(widths) + log_density)
 
 
 def _prior_grid(clients: Sequence[_Scaled]) -> _Grid:
@@ -337,16 +340,19 @@ def _prior_grid(clients: Sequence[_Scaled]) -> _Grid:
     estimates = np.array([client.estimate for client in clients])
     spreads = np.array([client.spread for client in clients])
     centre = float(np.median(estimates))
+    # The standard error of the clients' mean, without what they have in common: six of it to both sides, in steps of a half.
     step = math.sqrt((1 - CORRELATION) * float(np.mean(spreads**2)) / len(clients))
+    fine = np.linspace(-6, 6, 25) * step
     reach = float(np.abs(estimates - centre).max())
-    fine, coarse = np.linspace(-6, 6, 25) * step, np.linspace(-1, 1, 15) * reach
+    coarse = np.linspace(-1, 1, 15) * reach
     levels = np.unique(centre + np.concatenate([fine, coarse]))
 
-    log_of_levels = np.log(np.gradient(levels)) - levels**2 / (2 * COMMON_SPREAD**2)
+    # Logs of density times width, along each axis by itself.
     log_of_taus = _log_prior_of_taus()[::EVERY]
-    log_weight = np.add.outer(
-        np.add.outer(log_of_taus, log_of_levels), -(COMMON_ERRORS**2) / 2
-    )
+    log_of_levels = np.log(np.gradient(levels)) - levels**2 / (2 * COMMON_SPREAD**2)
+    log_of_errors = -(COMMON_ERRORS**2) / 2
+    log_of_pairs = np.add.outer(log_of_taus, log_of_levels)
+    log_weight = np.add.outer(log_of_pairs, log_of_errors)
     tau, mu, error = np.meshgrid(TAUS[::EVERY], levels, COMMON_ERRORS, indexing="ij")
     return _Grid(tau.ravel(), mu.ravel(), error.ravel(), log_weight.ravel())
 

@@ -260,7 +260,8 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
         bins = [reliability(rows) for rows in tested]
         if not any(bins):
             continue
-        share = outcomes.positive(results.against or "", client) or 0.0
+        rival = results.against or ""
+        share = outcomes.positive(rival, client) or 0.0
         everybody = [PER * treat_all(share, t) for t in CURVE]
         panels.append(
             {

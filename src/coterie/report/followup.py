@@ -52,21 +52,26 @@ class Patients(NamedTuple):
     Attributes:
         followup: entry, time and event [n, 3], times in horizons.
         hazards: predicted cumulative hazard at the ends of the intervals, mean over seeds [n, K].
+        weights: by which each counts [n]; None: once.
     """
 
     followup: Vector
     hazards: Vector
+    weights: Vector | None = None
 
 
 def patients_of(rows_of_seeds: dict[int, Rows]) -> Patients | None:
     """Return the tested rows of a client, each once, with the mean of what the models of all seeds say; None without time to event."""
     numbers, followup, hazards = [], [], []
+    weights: list[Vector] = []
     for rows in rows_of_seeds.values():
         if rows.followup is None or rows.hazards is None:
             return None
         numbers.append(rows.numbers)
         followup.append(rows.followup)
         hazards.append(rows.hazards)
+        if rows.weights is not None:
+            weights.append(rows.weights)
     if not numbers:
         return None
     _, first, place = np.unique(
@@ -76,7 +81,8 @@ def patients_of(rows_of_seeds: dict[int, Rows]) -> Patients | None:
     sums = np.zeros((len(first), every.shape[1]))
     np.add.at(sums, place, every)
     means = sums / np.bincount(place)[:, None]
-    return Patients(np.concatenate(followup)[first].astype(float), means)
+    own = np.concatenate(weights)[first] if weights else None
+    return Patients(np.concatenate(followup)[first].astype(float), means, own)
 
 
 def groups_of(results: Results, method: str, client: str) -> list[Group]:
@@ -100,10 +106,11 @@ def groups_of(results: Results, method: str, client: str) -> list[Group]:
 def _group(
     name: str, patients: Patients, cuts: Vector, members: NDArray[np.bool_]
 ) -> Group:
-    curve = kaplan_meier(patients.followup[members])
+    weights = None if patients.weights is None else patients.weights[members]
+    curve = kaplan_meier(patients.followup[members], weights=weights)
     survival = np.exp(-patients.hazards[members])
     times = np.concatenate([[0.0], cuts])
-    expected = np.concatenate([[1.0], survival.mean(axis=0)])
+    expected = np.concatenate([[1.0], np.average(survival, axis=0, weights=weights)])
     at_horizon = np.array(
         [
             np.interp(1.0, times, np.concatenate([[0.0], hazard]))
@@ -113,7 +120,7 @@ def _group(
     return Group(
         name,
         int(members.sum()),
-        float(np.exp(-at_horizon).mean()),
+        float(np.average(np.exp(-at_horizon), weights=weights)),
         curve.at(1.0),
         *curve.interval(1.0),
         curve,

@@ -222,7 +222,8 @@ def _followed(results: Results, story: Story) -> list[dict[str, Any]]:
         return []
     shown = []
     for client in story.clients:
-        method = story.verdicts[client.client].method or results.against or ""
+        rival = results.against or ""
+        method = story.verdicts[client.client].method or rival
         groups = groups_of(results, method, client.client)
         if not groups:
             continue

@@ -52,15 +52,14 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     bands of two methods can be compared.
     """
     seeds = [_Sorted.of(rows) for rows in tested.values() if rows.risks is not None]
-    if (
-        not seeds
-        or len(seeds) < len(tested)
-        or not all(rows_of_seed.has_both_classes for rows_of_seed in seeds)
-    ):
+    some_without_risks = len(seeds) < len(tested)
+    if not seeds or some_without_risks:
+        return None
+    if not all(rows_of_seed.has_both_classes for rows_of_seed in seeds):
         return None
     mean = np.mean(
         [
-            _sensitivity(rows_of_seed, np.ones((1, len(rows_of_seed.numbers))))[0]
+            _sensitivity(rows_of_seed, rows_of_seed.weights[None])[0]
             for rows_of_seed in seeds
         ],
         axis=0,
@@ -77,7 +76,7 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     )
     ends = np.cumsum([len(rows_of_seed.numbers) for rows_of_seed in seeds])[:-1]
     curves = [
-        _sensitivity(rows_of_seed, drawn[:, places])
+        _sensitivity(rows_of_seed, drawn[:, places] * rows_of_seed.weights)
         for rows_of_seed, places in zip(seeds, np.split(places, ends), strict=True)
     ]
     means = np.mean(curves, axis=0)
@@ -88,18 +87,22 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
 
 
 class _Sorted(NamedTuple):
-    """The rows of one seed, highest risk first; `last` marks the last row of those with the same risk."""
+    """The rows of one seed, highest risk first, and how much they count; `last` marks the last row of those with the same risk."""
 
     numbers: NDArray[np.int64]
     positive: Vector
     last: NDArray[np.bool_]
+    weights: Vector
 
     @classmethod
     def of(cls, rows: Rows) -> _Sorted:
         risks, labels = np.asarray(rows.risks), np.asarray(rows.labels)
         order = np.argsort(-risks, kind="stable")
-        ends_tie = np.append(np.diff(risks[order]) != 0, True)
-        return cls(rows.numbers[order], (labels[order] == 1).astype(float), ends_tie)
+        differs_from_next = np.diff(risks[order]) != 0
+        ends_tie = np.append(differs_from_next, True)
+        positive = (labels[order] == 1).astype(float)
+        weights = _weights_of(rows)[order]
+        return cls(rows.numbers[order], positive, ends_tie, weights)
 
     @property
     def has_both_classes(self) -> bool:
@@ -110,15 +113,18 @@ def _sensitivity(
     rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]
 ) -> Vector:
     """At each rate of `GRID` [draws, k] where rows count as `weights` [draws, R] says; NaN for a draw without one of the classes."""
+    # Rows of the same risk are above a threshold together, so that a curve has one point for all of them.
     hits = np.cumsum(weights * rows.positive, axis=1)[:, rows.last]
     alarms = np.cumsum(weights * (1 - rows.positive), axis=1)[:, rows.last]
     with np.errstate(invalid="ignore", divide="ignore"):
-        sensitivity, called = hits / hits[:, -1:], alarms / alarms[:, -1:]
-    zero = np.zeros((len(sensitivity), 1))
-    sensitivity, called = np.hstack([zero, sensitivity]), np.hstack([zero, called])
-    return np.stack(
-        [np.interp(GRID, x, y) for x, y in zip(called, sensitivity, strict=True)]
-    )
+        sensitivity = hits / hits[:, -1:]
+        false_alarms = alarms / alarms[:, -1:]
+    # Above the highest risk nobody is called.
+    nobody = np.zeros((len(sensitivity), 1))
+    sensitivity = np.hstack([nobody, sensitivity])
+    false_alarms = np.hstack([nobody, false_alarms])
+    curves = zip(false_alarms, sensitivity, strict=True)
+    return np.stack([np.interp(GRID, rate, hit) for rate, hit in curves])
 
 
 def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
@@ -131,16 +137,26 @@ def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
         [np.asarray(rows.labels) == 1 for rows, _ in by_seed]
     ).astype(float)
     numbers = np.concatenate([rows.numbers for rows, _ in by_seed])
+    weights = np.concatenate([_weights_of(rows) for rows, _ in by_seed])
     place = np.minimum((risks * BINS).astype(int), BINS - 1)
     bins = [place == i for i in np.unique(place)]
+    bins = [in_bin for in_bin in bins if weights[in_bin].any()]
     patients = np.array([len(np.unique(numbers[in_bin])) for in_bin in bins])
-    share = np.array([positive[in_bin].mean() for in_bin in bins])
+
+    def means(values: Vector) -> Vector:
+        return np.array([np.average(values[b], weights=weights[b]) for b in bins])
+
+    share = means(positive)
     return Reliability(
-        np.array([risks[in_bin].mean() for in_bin in bins]),
+        means(risks),
         share,
         *_wilson(share, patients),
         patients,
     )
+
+
+def _weights_of(rows: Rows) -> Vector:
+    return np.ones(len(rows.numbers)) if rows.weights is None else rows.weights
 
 
 def _wilson(share: Vector, count: NDArray[np.int64]) -> tuple[Vector, Vector]:

@@ -29,6 +29,9 @@ from coterie.compute.outcomes import (
 from coterie.report.memo import cache_answers
 from coterie.run.files import PAIRED, SUMMARY
 
+LEAST_EFFECTIVE = 0.25
+"""Share of rows that must be effective for a word: below, intervals of 95 % cover as few as 83 % (11 tables, weights of all kinds)."""
+
 
 class Told(NamedTuple):
     """Difference of two methods as told by a site: standard error, p value and mean over seeds, the metric of the method itself,
@@ -68,11 +71,13 @@ class Outcomes:
 
     @cached_property
     def _files(self) -> dict[tuple[str, int], list[tuple[str, Path, list[str]]]]:
+        """Fold, path and clients of each file, by method and seed."""
         files: dict[tuple[str, int], list[tuple[str, Path, list[str]]]] = {}
         for path in self.paths(self.folder):
             with open_tensors(path, "numpy") as (_, metadata):
-                run = files.setdefault((metadata["method"], metadata["seed"]), [])
-                run.append((str(metadata["fold"]), path, list(metadata["clients"])))
+                fold, clients = str(metadata["fold"]), list(metadata["clients"])
+                of_run = files.setdefault((metadata["method"], metadata["seed"]), [])
+                of_run.append((fold, path, clients))
         return files
 
     @cached_property
@@ -131,6 +136,7 @@ class Outcomes:
                 followup=own.get("followup"),
                 hazards=own.get("hazards"),
                 counts=own.get("counts"),
+                weights=own.get("weights"),
             )
         return by_client
 
@@ -159,7 +165,7 @@ class Outcomes:
         return self._fewest(
             method,
             client,
-            lambda rows: count_distinct(rows.units),
+            lambda rows: rows.effective(),
             lambda told: told.tested,
         )
 
@@ -168,6 +174,14 @@ class Outcomes:
         return self._fewest(
             method, client, lambda rows: rows.rarest, lambda told: told.rarest
         )
+
+    def uneven(self, method: str, client: str) -> tuple[int, int] | None:
+        """Effective test rows and all of them, where weights leave less than a quarter (`LEAST_EFFECTIVE`); else None."""
+        for rows in self.rows(method, client).values():
+            total = count_distinct(rows.units)
+            if rows.weights is not None and rows.effective() < LEAST_EFFECTIVE * total:
+                return rows.effective(), total
+        return None
 
     def _fewest(
         self,
@@ -188,7 +202,7 @@ class Outcomes:
         shares = []
         for rows in self.rows(method, client).values():
             if rows.labels is not None and rows.risks is not None:
-                shares.append(float((rows.labels == 1).mean()))
+                shares.append(rows.mean(rows.labels == 1))
         return sum(shares) / len(shares) if shares else None
 
     @cache_answers
@@ -270,7 +284,7 @@ class Outcomes:
         losses = []
         for rows in self.rows(self.boosted_with, client).values():
             if rows.boosted is not None:
-                losses.append(float(rows.boosted.mean()))
+                losses.append(rows.mean(rows.boosted))
         return sum(losses) / len(losses) if losses else math.nan
 
     def class_counts(self, method: str, client: str, classes: int) -> list[float]:
@@ -278,21 +292,27 @@ class Outcomes:
         counts = []
         for rows in self.rows(method, client).values():
             if rows.classes and rows.labels is not None and len(rows.labels):
-                known = rows.labels[rows.labels >= 0]
-                counts.append(np.bincount(known, minlength=classes))
-        return [float(c) for c in np.mean(counts, axis=0)] if counts else []
+                is_known = np.asarray(rows.labels >= 0)
+                weights = rows.weights_of(is_known)
+                known = rows.labels[is_known]
+                counts.append(np.bincount(known, weights, classes))
+        if not counts:
+            return []
+        mean_counts = np.mean(counts, axis=0)
+        return [float(count) for count in mean_counts]
 
     def event_counts(self, method: str, client: str) -> tuple[float, float] | None:
         """Test rows without and with an event, mean over seeds; None unless the label is a time to event."""
-        events = [
-            rows.followup[:, 2] > 0
-            for rows in self.rows(method, client).values()
-            if rows.followup is not None
-        ]
-        if not events:
+        counts, sizes = [], []
+        for rows in self.rows(method, client).values():
+            if rows.followup is not None:
+                happened = rows.followup[:, 2] > 0
+                counts.append(_as_rows(happened, rows.weights))
+                sizes.append(len(happened))
+        if not sizes:
             return None
-        count = float(np.mean([happened.sum() for happened in events]))
-        return float(np.mean([len(happened) for happened in events])) - count, count
+        count = float(np.mean(counts))
+        return float(np.mean(sizes)) - count, count
 
     def half_deviance(self, method: str, client: str) -> float | None:
         """Half the deviance of a constant rate, mean over seeds; None unless the label is a count with exposure."""
@@ -307,9 +327,21 @@ class Outcomes:
         tables = [rows.marks for rows in by_seed if rows.marks is not None]
         if not tables:
             return []
-        present = np.mean([table.sum(axis=0) for table in tables], axis=0)
+        sums = [
+            _as_rows(rows.marks, rows.weights)
+            for rows in by_seed
+            if rows.marks is not None
+        ]
+        present = np.mean(sums, axis=0)
         total = float(np.mean([len(table) for table in tables]))
         return [(total - float(count), float(count)) for count in present]
+
+
+def _as_rows(marks: NDArray[Any], weights: NDArray[np.float64] | None) -> Any:
+    """Return the sum over rows of marks [R, ...] of 0 and 1; with weights their share times the number of rows."""
+    if weights is None:
+        return marks.sum(axis=0)
+    return np.average(marks, axis=0, weights=weights) * len(marks)
 
 
 def site_test_rows(

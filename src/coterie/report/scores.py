@@ -523,11 +523,9 @@ def threshold_of(setting: object) -> float | str:
 
 
 def _finite(value: object) -> TypeGuard[float]:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
 
 
 def _mean(values: Vector) -> float:
@@ -543,7 +541,8 @@ def _cells_of(
     """Rows of a summary by (method, client, split), then by seed; sites' own test rows (`paired`) are among them."""
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
     for row in (*rows, *site_test_rows(rows, paired)):
-        by_seed = cells.setdefault((row["method"], row["client"], row["split"]), {})
+        cell = (row["method"], row["client"], row["split"])
+        by_seed = cells.setdefault(cell, {})
         by_seed[row["seed"]] = row
     return cells
 

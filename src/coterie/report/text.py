@@ -236,6 +236,18 @@ def _capitals(name: str) -> str:
 
 
 def label_in_words(label: dict[str, Any]) -> str:
+    """Return what is predicted, and by what rows are weighed.
+
+    >>> label_in_words({"column": "died", "classes": [0, 1], "weights": "ipw"})
+    'died = 1, rows weighed by ipw'
+    """
+    words = _label_alone(label)
+    if label.get("weights"):
+        words += f", rows weighed by {label['weights']}"
+    return words
+
+
+def _label_alone(label: dict[str, Any]) -> str:
     """Return the words for the label of a recipe.
 
     >>> label_in_words({"column": "num", "above": 0, "meaning": "narrowed artery", "classes": ["healthy", "ill"]})

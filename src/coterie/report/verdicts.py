@@ -157,6 +157,11 @@ def verdict(results: Results, client: str) -> Verdict:
     spoken = speaker(results, client)
     if spoken is not None:
         return _verdict(results, client, spoken)
+    uneven = compared.uneven(client)
+    if uneven is not None:
+        effective, total = uneven
+        why = f"weights too uneven, {total} rows say as much as {effective} of equal weight: trim them"
+        return Verdict("too few rows to tell", why)
     if compared.small(client):
         size = count(round(results.size(client)), f"{results.split} row")
         if compared.needs_cases:
@@ -340,10 +345,12 @@ def _reservations(results: Results, verdict: Verdict) -> list[str]:
         if results.classification or results.of_events:
             constant = "giving every row the same risk"
         texts.append(f"not shown to beat {constant}")
-    contradicts = (
-        verdict.own is not None and sum(verdict.own) * (verdict.gain or 0.0) < 0
-    )
-    if contradicts and verdict.kind != "undecided" and not verdict.together:
+    contradicts = False
+    if verdict.own is not None and verdict.gain is not None:
+        # The middle of the interval of its own rows lies on the other side of 0.
+        contradicts = sum(verdict.own) * verdict.gain < 0
+    is_single = verdict.kind != "undecided" and not verdict.together
+    if contradicts and is_single:
         texts.append("its own rows alone point the other way")
     return texts
 

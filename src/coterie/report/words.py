@@ -285,7 +285,11 @@ def takes(
     friends: Sequence[str] = ()
     if grouping:
         friends = grouping.friends(client)
-    if not weights or total <= 0 or (len(weights) >= MANY and not friends):
+    # Of many givers without a group of its own there is none to name.
+    are_too_many = len(weights) >= MANY and not friends
+    if not weights or total <= 0:
+        return ""
+    if are_too_many:
         return ""
     givers = sorted(friends, key=lambda c: -weights[c])
     if not givers:
@@ -330,7 +334,8 @@ def constant(results: Results, client: str) -> str:
     methods = [m for m in results.methods if m not in results.references]
     beats = {m: beats_constant(results, client, m) for m in methods}
     proven = {m: b for m, b in beats.items() if b is not None}
-    if results.comparisons.small(client) or not proven or all(proven.values()):
+    all_beat = all(proven.values())  # also where none could be shown
+    if all_beat or results.comparisons.small(client):
         return ""
     beating = [printable(m) for m, b in proven.items() if b]
     metric, name_of_score = "loss", "a loss"
@@ -541,7 +546,8 @@ def _caveats(results: Results, shown: int) -> list[str]:
             f"Shown: the {shown} of {total} clients with the largest gains and losses."
         )
     rare = []
-    if compared and results.classification and "auc" in results.metrics:
+    has_auc = results.classification and "auc" in results.metrics
+    if compared and has_auc:
         for client in results.clients:
             # Of several labels the AUC decides nowhere, however many rows there are.
             has_several = bool(results.comparisons.label_counts(client))

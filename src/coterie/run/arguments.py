@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.base.vector import aliases
+from coterie.base.vector import aliases, copy_model
 from coterie.config.local import LocalSGD
 from coterie.config.rules import Rule, check_object, obey
 from coterie.config.run import START, RunSettings
 from coterie.config.schema import build
 from coterie.contract.method import Method
 from coterie.data.registry import clients_of, clients_or_maker, load
+from coterie.models import build_model, freeze
 from coterie.models.building import COMPILED
-from coterie.run.experiment import find_method
+from coterie.run.experiment import find_method, model_of
 from coterie.run.method_tables import method_table
 from coterie.run.progress import PROGRESS
 from coterie.run.result import Run
@@ -88,6 +89,34 @@ def method_from(method: Any, local: LocalSGD | None) -> Method[Any]:
         method = replace(method, local=local)
     check_object(method, Method)
     return cast("Method[Any]", method)
+
+
+def module_from(
+    model: Any,
+    clients: Clients,
+    seed: int,
+    frozen: Sequence[str],
+    init: Mapping[str, Tensor] | None,
+) -> nn.Module:
+    """Return the module that an object or a name means, as training starts from it.
+
+    Args:
+        model: As `fit` takes it.
+        clients: Their rows say the shapes of inputs and outputs.
+        seed: Names the random weights.
+        frozen: Patterns of what is not trained (`RunSettings.freeze`).
+        init: State dict to start from; None: the weights that the module has.
+    """
+    if isinstance(model, str):
+        model = model_of({"name": model}, f"model {model!r}")
+    module = build_model(model, clients, seed)
+    if frozen or init is not None:
+        # The caller's stays as it is.
+        module = copy_model(module)
+    freeze(module, frozen)
+    if init is not None:
+        start_from(module, init)
+    return module
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:

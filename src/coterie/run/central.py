@@ -49,7 +49,8 @@ class CentralTest:
         """Return loss and metrics of the model for all clients, and of clients' own ones if asked, after round `number`."""
         found: list[Row] = []
         for name, x in models.items():
-            if x is None or (name != "*" and not self._personal):
+            is_asked = name == "*" or self._personal
+            if x is None or not is_asked:
                 continue
             view = self._federation.view((CENTRAL,), number, 0)
             replies = view.ask(

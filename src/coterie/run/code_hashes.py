@@ -126,7 +126,9 @@ class Description:
             self._add("not covered", name, type(value).__qualname__)
             return {}
         _, arguments, state, items, pairs = (*saved, None, None, None)[:5]
-        if arguments in ((), (type(value),)) and items is None and pairs is None:
+        # Made without arguments, and neither a list nor a dict: its state is all that it has.
+        holds_others = items is not None or pairs is not None
+        if arguments in ((), (type(value),)) and not holds_others:
             if isinstance(state, dict):
                 return self._describe(state, name)
             return self.value(state, name)
@@ -259,7 +261,9 @@ class Description:
         described = {}
         slots = types.MemberDescriptorType | types.GetSetDescriptorType
         for name, value in vars(code).items():
-            if name in MADE or name.startswith("_abc") or isinstance(value, slots):
+            # Python adds these, and no number depends on them.
+            is_made = name in MADE or name.startswith("_abc")
+            if is_made or isinstance(value, slots):
                 continue
             described[name] = self.value(value, f"{code.__qualname__}.{name}")
         return described

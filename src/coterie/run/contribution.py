@@ -70,9 +70,10 @@ def most_candidates(settings: Contribution, per_round: int) -> int:
     exact = 1 << min(per_round, 62)
     if settings.estimator == "leave-one-out":
         return per_round + 2
-    if settings.estimator == "exact" or (
-        settings.estimator is None and per_round <= MOST_EXACT
-    ):
+    is_exact = settings.estimator == "exact"
+    if settings.estimator is None:
+        is_exact = per_round <= MOST_EXACT
+    if is_exact:
         return exact
     return min(exact, shapley.most_orders(per_round) * per_round) + 2
 

@@ -391,7 +391,8 @@ def name_metrics(metrics: Iterable[Any]) -> tuple[str, ...]:
     names = []
     for entry in metrics:
         metric, (name,) = functions.get(entry, entry), short_names([entry])
-        if callable(metric) and not (name in METRICS and METRICS[name] is metric):
+        is_registered = name in METRICS and METRICS[name] is metric
+        if callable(metric) and not is_registered:
             METRICS.add(name, _with_kind(metric))
         names.append(getattr(entry, "__name__", entry))
     return tuple(names)
@@ -441,7 +442,7 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     """Return names of the metrics that a label calls for beside the usual ones: of counts, of ordered classes, of a rare outcome,
     of time to event.
     """
-    label, labels = (clients.recipe or {}).get("label", {}), clients.train.labels
+    label, labels = (clients.recipe or {}).get("label", {}), clients.plain_labels
     if clients.form.kind == "hazards":
         return OF_HAZARDS
     if clients.form.kind == "count":
@@ -459,11 +460,22 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     return ()
 
 
+def _refuse_own(metrics: Iterable[str]) -> None:
+    """Raise `InputError` for a metric that is not the library's, which would count all rows alike."""
+    for name in metrics:
+        if METRICS.find(name).__module__ != evaluate.function.__module__:
+            raise InputError(
+                f"the metric {name!r} of your own counts all rows alike, and these have weights; leave out that metric, or weights"
+            )
+
+
 def with_metrics(settings: RunSettings, clients: Clients) -> RunSettings:
     """Return the settings with the user's own metrics by their names, or if none are chosen with those that the label calls for."""
     names = name_metrics(settings.metrics)
     add_metrics(names)
     metrics = short_names(names)
+    if clients.form_is_weighted:
+        _refuse_own(metrics)
     if settings.metrics == DEFAULT_METRICS:
         metrics += metrics_by_label(clients)
     return replace(settings, metrics=metrics)

@@ -199,7 +199,8 @@ class Experiment:
             local = getattr(method, "local", None)
             if isinstance(local, LocalSGD) and local.private is not None:
                 check_rows_hidden(method, entry.label, where)
-            if entry.personalise and (entry.name == "local" or method.linear_only):
+            is_own_already = entry.name == "local" or method.linear_only
+            if entry.personalise and is_own_already:
                 raise InputError(
                     f"{where}, method {entry.label!r}: {entry.name} gives each client a model of its own already; leave out personalise"
                 )
@@ -714,7 +715,9 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
 
 def _is_label(value: Any) -> bool:
     """Return True if a text can be a label: in tables and file names, and before the dot of `--set LABEL.FIELD=...`."""
-    if not isinstance(value, str) or len(value) > 60 or not value.isprintable():
+    # It is part of a file's name, whose length many systems limit.
+    is_short = isinstance(value, str) and len(value) <= 60
+    if not is_short or not value.isprintable():
         return False
     if set(value) & set("/\\,") or not any(map(str.isalnum, value)):
         return False

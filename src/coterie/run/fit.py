@@ -19,26 +19,28 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, require
 from coterie.base.interrupts import raise_interrupts
 from coterie.base.system import few_collections
-from coterie.base.vector import copy_model
 from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, ENGINES, FILTERS, MODELS
 from coterie.config.rules import explain_keywords, native
-from coterie.config.run import RunSettings, Tuning
+from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.fitting import filters_of, refuse_attack
 from coterie.contract.method import Method, clients_keeping_validation
 from coterie.data.tensors import settle_task
 from coterie.engines.inprocess import InProcess
-from coterie.models import ModelSpec, build_model, freeze
-from coterie.run.arguments import check_arguments, clients_from, method_from, start_from
+from coterie.models import ModelSpec
+from coterie.run.arguments import (
+    check_arguments,
+    clients_from,
+    method_from,
+    module_from,
+)
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import with_metrics
-from coterie.run.experiment import model_of
 from coterie.run.followers import keeps_validation
 from coterie.run.loop import run_method
 from coterie.run.model_files import load_model_file
-from coterie.run.personalisation import finetune
 from coterie.run.progress import Rounds, choose, show_in
 from coterie.run.provenance import Provenance, describe_run
 from coterie.run.result import Run
@@ -143,6 +145,7 @@ def fit(
     >>> run.history.select("accuracy", "hungary", "test")[-1][0]
     2
     """
+    # What was given: names become what they mean.
     check_arguments(
         local=local,
         init=init,
@@ -155,7 +158,8 @@ def fit(
     if isinstance(subject, Clients):
         raise InputError("the method comes first: ct.fit(method, clients, model)")
     engine_spec = ENGINES.resolve(engine, "engine")
-    attack = None if attack is None else ATTACKS.resolve(attack, "attack")
+    if attack is not None:
+        attack = ATTACKS.resolve(attack, "attack")
     reply_filters: list[Filter] = [FILTERS.resolve(item, "filters") for item in filters]
     resumable = checkpoint is not None or not settings.resume
     require(
@@ -165,23 +169,19 @@ def fit(
     if isinstance(init, str | os.PathLike):
         init = load_model_file(Path(init))
     rounds, seed = native(rounds), native(seed)
+
+    # The rows, what is measured on them, the method, and the model that training starts from.
     rows = clients_from(clients, seed)
     rows = settle_task(rows, settings.row_loss(rows))
     settings = with_metrics(settings, rows)
     settings.check(rounds, seed, len(rows))
     chosen = method_from(method, local)
-    spec: Any = model
-    if isinstance(model, str):
-        spec = model_of({"name": model}, f"model {model!r}")
-    module = build_model(spec, rows, seed)
-    if settings.freeze or init is not None:
-        module = copy_model(module)  # the caller's stays as it is
-    freeze(module, settings.freeze)
-    if init is not None:
-        start_from(module, init)
-    wrong: tuple[str, ...] = ()
+    module = module_from(model, rows, seed, settings.freeze, init)
+
+    # Who attacks, and where rounds are saved. A resumed run compares what it was given with what was saved.
+    attackers: tuple[str, ...] = ()
     if attack is not None:
-        wrong = choose_attackers(attack.on, rows.names, seed)
+        attackers = choose_attackers(attack.on, rows.names, seed)
     files = None
     if checkpoint is not None:
         world = describe_run(
@@ -193,34 +193,35 @@ def fit(
             settings,
             engine=engine_spec,
             attack=attack,
-            attackers=wrong,
+            attackers=attackers,
             filters=reply_filters,
             packages=chosen.packages,
         )
-        files = RoundFiles(
-            Path(checkpoint),
-            Provenance(Path(checkpoint), world, settings.accept_change),
-        )
+        folder = Path(checkpoint)
+        files = RoundFiles(folder, Provenance(folder, world, settings.accept_change))
+
+    # Each row where it belongs: to training, to validation, or to the server.
     if attack is not None:
-        rows = with_lies(rows, attack, wrong)
-    merging = settings.merge_validation and not keeps_validation(settings.callbacks)
+        rows = with_lies(rows, attack, attackers)
     prepared = share_validation(
         rows,
         chosen,
         rows.names,
-        merging,
+        settings.merge_validation and not keeps_validation(settings.callbacks),
         contribution=settings.contribution is not None,
     )
     if chosen.pooled:
         prepared = prepared.with_server(prepared.pool_training_rows())
+
+    # The rounds.
     with one_thread(), few_collections(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, reply_filters)
         refuse_attack(chosen, attack)
-        opened = _open(engine_spec, prepared, module, settings)
+        opened = open_engine(engine_spec, prepared, module, settings)
         try:
-            if wrong:
-                opened = Attacked(opened, attack, wrong)
+            if attackers:
+                opened = Attacked(opened, attack, attackers)
             run = run_method(
                 opened,
                 chosen,
@@ -252,65 +253,10 @@ def _followed(
     return replace(settings, callbacks=(*settings.callbacks, shown))
 
 
-@one_at_a_time
-def personalise(
-    run: Run,
-    clients: Clients,
-    part: str = "bias",
-    steps: Sequence[int] = (0, 10, 30, 100),
-    lr: Sequence[float] = (0.01, 0.1, 1.0),
-    *,
-    batch_size: int | None = None,
-    engine: EngineSpec | str = _HERE,
-    settings: RunSettings = _USUAL,
-) -> Run:
-    """Tune the model that a run gave each client, seen or unseen, at home: by a few local steps on its training rows, or by pooling.
-
-    Args:
-        run: a finished run with `merge_validation=False`: validation rows choose the number of steps and the learning rate. `pool`
-            chooses nothing on them, and takes any run.
-        clients: those of the run.
-        part: `all` parameters, the `last` layer, or the `bias` of the last layer only; `pool` solves for a linear model whose slopes
-            are drawn to those of the run's, as far as the client's own rows say.
-        steps: numbers of steps to choose from, 0 (the model as it is) among them.
-        lr: learning rates to choose from.
-        batch_size: rows of a step; None: all training rows.
-        engine: as for `fit`.
-        settings: the loss, the metrics and `strict_wire` are those of this evaluation.
-
-    Returns:
-        A run with a model, and rows in `summary`, for each client that has training rows; `history` has the last round's metrics
-        and each client's `tuning_steps` and `tuning_lr`, or `tuning_variance`. Row gradients are those of training and of all that was
-        tried.
-
-    Raises:
-        InputError: bad settings, no validation rows, or a run that was trained on them.
-
-    >>> import coterie as ct
-    >>> clients = ct.data.load("heart-disease")
-    >>> run = ct.fit("fedavg", clients, rounds=20, settings=ct.RunSettings(merge_validation=False))
-    >>> tuned = personalise(run, clients, part="bias")
-    >>> [round(r.history.select("loss", "switzerland", "test")[-1][1], 1) for r in (run, tuned)]
-    [0.5, 0.3]
-    """
-    check_arguments(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
-    engine_spec = ENGINES.resolve(engine, "engine")
-    clients = settle_task(clients, settings.row_loss(clients))
-    settings = with_metrics(settings, clients)
-    tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
-    if settings.merge_validation and not tuning.chooses:
-        clients = clients.merge_validation()
-    with one_thread(), few_collections(), raise_interrupts():
-        opened = _open(engine_spec, clients, run.module, settings)
-        try:
-            return finetune(opened, run, tuning, settings)
-        finally:
-            opened.close()
-
-
-def _open(
+def open_engine(
     engine: EngineSpec, clients: Clients, module: nn.Module, settings: RunSettings
 ) -> Engine:
+    """Open an engine, which the caller closes. Raises `InputError` for what is none."""
     opened = engine.open(clients, module, settings.row_loss(clients))
     if Engine not in type(opened).__mro__:
         if callable(close := getattr(opened, "close", None)):
@@ -344,4 +290,5 @@ def share_validation(
         choosing = clients_keeping_validation(method, everyone)
     if contribution:
         clients = clients.reserve_validation(choosing)
-    return clients.merge_validation(choosing)
+    # Now it is known which rows train, over which weights have mean 1.
+    return clients.merge_validation(choosing).with_mean_weights()

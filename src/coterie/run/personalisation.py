@@ -51,13 +51,11 @@ def tunable(layout: Layout, part: str) -> Tensor:
     masks = []
     for name, shape in layout.parameters:
         owner, _, leaf = name.rpartition(".")
-        masks.append(
-            torch.full(
-                (shape.numel(),),
-                part == "all"
-                or (owner == last_layer and (part == "last" or leaf == "bias")),
-            )
-        )
+        is_tuned = part == "all"
+        if owner == last_layer:
+            # Of the last layer all is tuned, or the bias alone.
+            is_tuned = part != "bias" or leaf == "bias"
+        masks.append(torch.full((shape.numel(),), is_tuned))
     mask = torch.cat([*masks, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
     if not bool(mask.any()):
         raise InputError(
@@ -138,12 +136,12 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
     session.spent["row_gradients"] += max(
         (r["row_gradients"] for r in run.summary), default=0
     )
-    names = [
-        n
-        for n, rows in trained.items()
-        if rows and (n in run.models or "*" in run.models)
-    ]
-    models = {n: run.models[n if n in run.models else "*"] for n in names}
+    models: dict[str, Tensor] = {}
+    for name, rows in trained.items():
+        model = run.models.get(name, run.models.get("*"))
+        if rows and model is not None:
+            models[name] = model
+    names = list(models)
     view = federation.view(engine.clients, run.rounds, attempt)
     starts = PerClient(torch.stack(list(models.values())))
     log: dict[str, dict[str, float]] = {}

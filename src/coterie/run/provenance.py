@@ -344,7 +344,8 @@ class Provenance:
     def _joins_later(self, change: Change, completed: int | None) -> bool:
         """Return True if a client is new that takes part from a round on that is not complete yet (`Clients.add`)."""
         is_about_clients = change.path[:2] in (("data", "clients"), ("data", "starts"))
-        if completed is None or not is_about_clients or change.before is not None:
+        is_new = is_about_clients and change.before is None
+        if completed is None or not is_new:
             return False
         data: Any = self._world["data"]
         start = data.get("starts", {}).get(change.path[2], "0")

@@ -114,11 +114,14 @@ def note_outcomes(cohort: TestRows, *, x: ModelOrOwn) -> Done:
 @task
 def paired_errors(cohort: TestRows, *, method: str, other: str) -> PairedErrors:
     """Measure how uncertain the differences between two methods are over the site's test rows."""
-    compared = [cohort.compare(method, other, metric) for metric in TOLD]
-    numbers = torch.tensor(
-        [[pair or Paired(0.0, 0.0, 0.0, 0.0) for pair in compared]], dtype=torch.float64
-    )
-    present = torch.tensor([[pair is not None for pair in compared]])
-    counts = torch.tensor([cohort.counts(method)], dtype=torch.float64)
+    told, pairs = [], []
+    for metric in TOLD:
+        pair = cohort.compare(method, other, metric)
+        told.append(pair is not None)
+        pairs.append(pair or Paired(0.0, 0.0, 0.0, 0.0))
+    # The cohort of a site is one client: the first dimension is 1.
+    numbers = torch.tensor([pairs], dtype=torch.float64)
     error, p, gap, value = numbers.unbind(2)
-    return PairedErrors(error, p, gap, value, present, counts[:, 0], counts[:, 1])
+    counts = torch.tensor([cohort.counts(method)], dtype=torch.float64)
+    tested, rarest = counts.unbind(1)
+    return PairedErrors(error, p, gap, value, torch.tensor([told]), tested, rarest)

@@ -213,10 +213,15 @@ class KeyedVeil:
         """Return the loss or a metric, which one row can move by `reach`, with noise that follows from `model`; NaN if that is not
         finite.
         """
-        low, high = (0.0, inf) if name == "loss" else BOUNDS.get(name, (-inf, inf))
+        low, high = BOUNDS.get(name, (-inf, inf))
+        if name == "loss":
+            low, high = 0.0, inf
         sigma = self._multiplier * reach
         noisy = value + sigma * self._noise(name, value, model)
-        return min(high, max(low, noisy)) if isfinite(noisy) else nan
+        if not isfinite(noisy):
+            return nan
+        # Noise may lead out of the metric's range. To cut there is post-processing, which tells nothing more of a row.
+        return min(high, max(low, noisy))
 
     def comparison(
         self,

@@ -32,7 +32,9 @@ TABLE_TASKS = (describe, moments, count_events, sum_followup, sum_counts)
 """Tasks about a site's table; all others are about its encoded rows."""
 
 _ALLOWED = tuple(
-    option.name for option in options_of(Tables) if option.name != "arrays"
+    option.name
+    for option in options_of(Tables)
+    if option.name not in ("arrays", "weights")
 )
 
 
@@ -62,6 +64,10 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("event") is not None:
         # Of time to event the label is the column that says whether it happened.
         options.setdefault("label", options["event"])
+    if options.get("weights") is not None:
+        raise InputError(
+            "[data] weights: rows at sites count alike, since minima are of rows; leave weights out, or compare tables in one place"
+        )
     for key in options:
         if key not in _ALLOWED:
             raise InputError(

@@ -21,13 +21,16 @@ from coterie.solvers.glm import Moments
 __all__ = ["partial_likelihood"]
 
 
-def partial_likelihood(slopes: Tensor, inputs: Tensor, followup: Tensor) -> Moments:
+def partial_likelihood(
+    slopes: Tensor, inputs: Tensor, followup: Tensor, weights: Tensor | None = None
+) -> Moments:
     """Log partial likelihood, its gradient [d] and minus its second derivative [d, d], in float64; all 0 without an event.
 
     Args:
         slopes: b [d].
         inputs: x [n, d].
         followup: entry, time and event [n, 3].
+        weights: of rows [n]; None: 1 each. Each of the D terms of an event time then counts the mean weight of its rows, as in `coxph`.
 
     >>> followup = torch.tensor([[0.0, 1.0, 1.0], [0.0, 2.0, 0.0]])
     >>> found = partial_likelihood(torch.zeros(1), torch.tensor([[1.0], [0.0]]), followup)
@@ -44,11 +47,12 @@ def partial_likelihood(slopes: Tensor, inputs: Tensor, followup: Tensor) -> Mome
     scores = x @ b
     # A constant in all scores changes nothing, and so no weight overflows.
     scores = scores - scores.max()
-    weights = scores.exp()
+    own_weights = x.new_ones(len(x)) if weights is None else weights.double()
+    hazards = own_weights * scores.exp()
 
     # Sums over risk sets [m], [m, d], and over the rows whose event lies at each of the m event times.
     times, at_time, ties = time[died].unique(return_inverse=True, return_counts=True)
-    weighted = torch.cat([weights[:, None], weights[:, None] * x], 1)
+    weighted = torch.cat([hazards[:, None], hazards[:, None] * x], 1)
     at_risk = _sums_from(times, time, weighted) - _sums_from(times, entry, weighted)
     of_events = at_risk.new_zeros(at_risk.shape).index_add(0, at_time, weighted[died])
 
@@ -60,18 +64,20 @@ def partial_likelihood(slopes: Tensor, inputs: Tensor, followup: Tensor) -> Mome
     # Late entries are subtracted, which may round a sum of very small weights to 0.
     total = sums[:, 0].clamp(min=torch.finfo(sums.dtype).tiny)
     means = sums[:, 1:] / total[:, None]
+    of_ties = x.new_zeros(len(times)).index_add(0, at_time, own_weights[died]) / ties
+    share = of_ties[place]
 
     # The cumulative baseline hazard of each row while it is at risk; what it weighs less at its own event is taken off.
-    steps = x.new_zeros(len(times)).index_add(0, place, 1 / total)
-    lighter = x.new_zeros(len(times)).index_add(0, place, gone / total)
+    steps = x.new_zeros(len(times)).index_add(0, place, share / total)
+    lighter = x.new_zeros(len(times)).index_add(0, place, share * gone / total)
     hazard = torch.cat([x.new_zeros(1), steps.cumsum(0)])
     own = hazard[_reached(times, time)] - hazard[_reached(times, entry)]
     own[died] -= lighter[at_time]
-    expected = weights * own
+    expected = hazards * own
 
-    loglik = scores[died].sum() - total.log().sum()
-    gradient = x[died].sum(0) - expected @ x
-    curvature = (x * expected[:, None]).T @ x - means.T @ means
+    loglik = (own_weights * scores)[died].sum() - (share * total.log()).sum()
+    gradient = (own_weights[:, None] * x)[died].sum(0) - expected @ x
+    curvature = (x * expected[:, None]).T @ x - (share[:, None] * means).T @ means
     return Moments(loglik, gradient, curvature)
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "residual_variance",
     "scores",
     "shares_slopes",
+    "weigh",
 ]
 
 TOLERANCE = 1e-9
@@ -71,6 +72,15 @@ Family = Callable[[Tensor, Tensor], Derivatives]
 """(z [..., n, C], labels [n, ...]) -> derivatives of each row."""
 
 
+def weigh(rows: Derivatives, weights: Tensor) -> Derivatives:
+    """Derivatives times the weight of each row [..., n]; a row of weight 0 counts nothing, whatever its numbers are."""
+    return Derivatives(
+        rows.loglik * weights,
+        rows.gradient * weights[..., None],
+        rows.curvature * weights[..., None, None],
+    )
+
+
 def _binary(z: Tensor, labels: Tensor) -> Derivatives:
     """One logit for labels 0 and 1."""
     logits = z[..., 0]
@@ -94,10 +104,12 @@ def _squared(z: Tensor, labels: Tensor) -> Derivatives:
 def _classes(z: Tensor, labels: Tensor) -> Derivatives:
     """C logits for labels 0 to C - 1 (softmax): the gradient is y - p, the curvature diag(p) - p p'."""
     y = F.one_hot(labels.long(), z.shape[-1]).to(z.dtype)
+    # Not log(softmax(z)): the probability of a class far behind the others is 0 in floating point.
     log_p = torch.log_softmax(z, -1)
     p = log_p.exp()
-    curvature = torch.diag_embed(p) - p[..., :, None] * p[..., None, :]
-    return Derivatives((y * log_p).sum(-1), y - p, curvature)
+    loglik = (y * log_p).sum(-1)
+    outer = p[..., :, None] * p[..., None, :]  # p p'
+    return Derivatives(loglik, y - p, torch.diag_embed(p) - outer)
 
 
 KNEE = 2.0
@@ -248,13 +260,7 @@ def moments(
         with_one = F.pad(inputs[part], (0, 1), value=1.0)
         rows = family(with_one @ table.transpose(-1, -2), labels[part])
         if weights is not None:
-            w = weights[..., part].double()
-            rows = Derivatives(
-                # A row of weight 0 counts nothing, whatever its numbers are.
-                rows.loglik * w,
-                rows.gradient * w[..., None],
-                rows.curvature * w[..., None, None],
-            )
+            rows = weigh(rows, weights[..., part].double())
         # [n, (d + 1)^2]: each row's products, computed once for all problems.
         products = (with_one[:, :, None] * with_one[:, None, :]).flatten(1)
         by_pair = rows.curvature.flatten(-2).transpose(-1, -2)
@@ -372,7 +378,13 @@ def mode(
 
 
 def intercepts(
-    offset: Tensor, labels: Tensor, family: Family, ridge: float, start: Tensor
+    offset: Tensor,
+    labels: Tensor,
+    family: Family,
+    ridge: float,
+    start: Tensor,
+    *,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """The intercepts a [C] that maximise the log likelihood of rows with outputs offset + a, minus ridge / 2 |a|^2.
 
@@ -382,6 +394,7 @@ def intercepts(
         family: see `FAMILIES`.
         ridge: >= 0.
         start: where the steps begin [C].
+        weights: of rows [n]; None: 1 each.
 
     >>> intercepts(torch.zeros(4, 1), torch.tensor([1, 1, 1, 0]), FAMILIES["binary"], 0.0, torch.zeros(1)).exp()
     tensor([3.0000], dtype=torch.float64)
@@ -390,6 +403,8 @@ def intercepts(
 
     def look(at: Tensor) -> tuple[Derivatives, Tensor]:
         rows = family(offset + at, labels)
+        if weights is not None:
+            rows = weigh(rows, weights.double())
         return rows, rows.loglik.sum() - ridge * at.square().sum() / 2
 
     penalty = ridge * torch.eye(len(a), dtype=torch.float64)

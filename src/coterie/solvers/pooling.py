@@ -197,6 +197,7 @@ def draw_to(
     labels: Tensor,
     family: Family,
     outputs: int,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, float]:
     """The parameters [P] of one client whose slopes are drawn to given ones, as far as its own rows say, and by which variance.
 
@@ -209,6 +210,7 @@ def draw_to(
         labels: [n, ...], as the family reads them.
         family: see `glm.FAMILIES`.
         outputs: C.
+        weights: of rows [n]; None: 1 each.
 
     >>> from coterie.solvers.glm import FAMILIES
     >>> x = torch.linspace(-1, 1, 200, dtype=torch.float64)[:, None]
@@ -220,13 +222,22 @@ def draw_to(
     own = own_precision(len(slopes), outputs)
     scale = 1.0
     if family is FAMILIES["regression"]:
-        fit = mode(inputs, labels, family, own, outputs)
+        fit = mode(inputs, labels, family, own, outputs, weights=weights)
         scale = 1 / noise(fit, len(labels))
 
     precision = own.expand(len(VARIANCES), -1).clone()
     precision[:, : len(slopes)] = 1 / VARIANCES[:, None]
     centre = torch.cat([slopes.double(), torch.zeros(outputs, dtype=torch.float64)])
-    found = mode(inputs, labels, family, precision, outputs, centre=centre, scale=scale)
+    found = mode(
+        inputs,
+        labels,
+        family,
+        precision,
+        outputs,
+        centre=centre,
+        weights=weights,
+        scale=scale,
+    )
 
     # log p(rows, theta) at the mode, plus the logarithm of the volume around it.
     off = found.theta - centre

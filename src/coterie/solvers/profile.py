@@ -44,12 +44,13 @@ def own_intercepts(
     outputs: int,
     ridge: float,
     start: Tensor,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """The parameters [D + C] of the slopes [D] with the intercepts that suit these rows best; arguments as for `profile`."""
     without = torch.cat([slopes.double(), slopes.new_zeros(outputs).double()])
     shared = glm.shares_slopes(family)
     offset = glm.scores(without, inputs, outputs, shared=shared)
-    own = glm.intercepts(offset, labels, family, ridge, start)
+    own = glm.intercepts(offset, labels, family, ridge, start, weights=weights)
     return torch.cat([slopes.double(), own])
 
 
@@ -61,6 +62,7 @@ def profile(
     outputs: int,
     ridge: float,
     start: Tensor,
+    weights: Tensor | None = None,
 ) -> Profile:
     """The profile of a client at these slopes.
 
@@ -72,9 +74,12 @@ def profile(
         outputs: C.
         ridge: of intercepts, >= 0.
         start: intercepts from which those of the client are looked for [C].
+        weights: of rows [n]; None: 1 each.
     """
-    theta = own_intercepts(slopes, inputs, labels, family, outputs, ridge, start)
-    moments = glm.moments(theta, inputs, labels, family, outputs)
+    theta = own_intercepts(
+        slopes, inputs, labels, family, outputs, ridge, start, weights
+    )
+    moments = glm.moments(theta, inputs, labels, family, outputs, weights=weights)
     size = len(slopes)
     own = theta[size:]
     value = moments.loglik - ridge * own.square().sum() / 2
@@ -93,6 +98,7 @@ def fit_shared_slopes(
     outputs: int,
     ridge: float,
     intercept_ridge: float,
+    weights: Sequence[Tensor | None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The slopes [D] and the intercepts of each client [m, C] of the highest penalised log likelihood of all rows, to 1e-8.
 
@@ -102,6 +108,7 @@ def fit_shared_slopes(
         outputs: C.
         ridge: of slopes, above 0.
         intercept_ridge: of intercepts, >= 0.
+        weights: of the rows of each client [n]; None: 1 each.
 
     >>> x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
     >>> parts = [(x, 2 * x[:, 0] + shift) for shift in (0.0, 3.0)]
@@ -115,12 +122,14 @@ def fit_shared_slopes(
     slopes = torch.zeros(size, dtype=torch.float64)
     intercepts = torch.zeros(len(parts), outputs, dtype=torch.float64)
     penalty = ridge * torch.eye(size, dtype=torch.float64)
+    if weights is None:
+        weights = [None] * len(parts)
 
     def look(at: Tensor, starts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Value, gradient and curvature over all clients, and their intercepts."""
         profiles = [
-            profile(at, *part, family, outputs, intercept_ridge, start)
-            for part, start in zip(parts, starts, strict=True)
+            profile(at, *part, family, outputs, intercept_ridge, start, own_weights)
+            for part, start, own_weights in zip(parts, starts, weights, strict=True)
         ]
         gradients, curvatures, values, own = map(
             torch.stack, zip(*profiles, strict=True)

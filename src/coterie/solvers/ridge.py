@@ -41,12 +41,14 @@ class Problem(NamedTuple):
         labels: [n]; of several labels or numbers [n, C]; of hazards [n, 2 C], as `glm` has them.
         kind: kind of the loss: `binary`, `classes`, `multilabel`, `regression`, `hazards` or `count`.
         outputs: C.
+        weights: of rows [n], by which losses are multiplied; None: 1 each.
     """
 
     inputs: Tensor
     labels: Tensor
     kind: str
     outputs: int
+    weights: Tensor | None = None
 
     @property
     def is_one_model(self) -> bool:
@@ -81,7 +83,7 @@ def fit_ridge(problem: Problem, weights: Tensor, penalties: Tensor) -> Tensor:
 
     Args:
         problem: all rows.
-        weights: 1 for the rows of each set, 0 for others, [S, n].
+        weights: 1 for the rows of each set, 0 for others, [S, n]; multiplied by the weights that rows have.
         penalties: of slopes [L], above 0.
 
     >>> rows = Problem(torch.tensor([[-1.0], [1.0]]), torch.tensor([-1.0, 1.0]), "regression", 1)
@@ -89,6 +91,8 @@ def fit_ridge(problem: Problem, weights: Tensor, penalties: Tensor) -> Tensor:
     tensor(0.5000, dtype=torch.float64)
     """
     family = _FAMILIES[problem.kind]
+    if problem.weights is not None:
+        weights = weights * problem.weights
     together = 1
     if problem.is_one_model:
         together = problem.outputs
@@ -121,7 +125,12 @@ def fit_ridge(problem: Problem, weights: Tensor, penalties: Tensor) -> Tensor:
 
 
 def row_losses(problem: Problem, models: Tensor) -> Tensor:
-    """The loss [..., n] of each row under each of the models [..., P], summed over labels."""
+    """The loss [..., n] of each row under each of the models [..., P], summed over labels, times its weight."""
+    losses = _unweighted_losses(problem, models)
+    return losses if problem.weights is None else losses * problem.weights
+
+
+def _unweighted_losses(problem: Problem, models: Tensor) -> Tensor:
     family = _FAMILIES[problem.kind]
     shared = shares_slopes(family)
     z = scores(models, problem.inputs, problem.outputs, shared=shared)

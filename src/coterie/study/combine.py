@@ -296,13 +296,21 @@ def _refuse_grown(
 
 
 def _chance(was: Mapping[int, float], now: Mapping[int, float]) -> float:
-    """Return how probable it is that all rows with a number in both have equal labels; 1 if they have not."""
+    """Return how probable it is that all rows with a number in both have equal labels; 1 if they have not.
+
+    As if each label were drawn by itself, with its share in the later table: the product of the shares of the labels that agree.
+    """
     shared = was.keys() & now.keys()
     if not shared or any(was[i] != now[i] for i in shared):
         return 1.0
-    values, counts = np.unique([*now.values()], return_counts=True)
-    share_of = dict(zip(values.tolist(), (counts / counts.sum()).tolist(), strict=True))
-    return math.exp(sum(math.log(share_of[now[i]]) for i in shared))
+    labels, counts = np.unique([*now.values()], return_counts=True)
+    shares = counts / counts.sum()
+    share_of = dict(zip(labels.tolist(), shares.tolist(), strict=True))
+    # A sum of logarithms: the product of a thousand shares is 0 in floating point.
+    log_chance = 0.0
+    for number in shared:
+        log_chance += math.log(share_of[now[number]])
+    return math.exp(log_chance)
 
 
 def _number_seeds(

@@ -21,7 +21,6 @@ from coterie.config.run import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import FILES, hash_of, require_readable, write_json
-from coterie.run.fit import personalise
 from coterie.run.hashes import refuse_other_records
 from coterie.run.model_files import (
     about_models,
@@ -29,6 +28,7 @@ from coterie.run.model_files import (
     save_model,
     save_prior,
 )
+from coterie.run.personalise import personalise
 from coterie.run.predictions import Answers
 from coterie.run.provenance import Provenance
 from coterie.run.result import Run

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.base.files import open_tensors, read_json, write_tensors
+from coterie.base.label_form import LabelForm
 from coterie.base.vector import Layout, export
 from coterie.compute.linear import linear_layer, outputs_of_linear, solver_labels
 from coterie.data import apply_recipe
@@ -66,15 +67,21 @@ def solve_own(folder: Path, rows: Path, out: Path, *, client: str) -> int:
     layer = linear_layer(answers.model)
     if layer is None or answers.kind not in glm.FAMILIES:
         raise InputError(f"the model of {folder} is not linear; own rows need that")
-    encoded = apply_recipe(recipe, rows, need_label=True)
+    encoded = apply_recipe(recipe, rows, need_label=True, weighted=True)
     if encoded.labels is None:
         raise InputError(f"own rows for {folder} have no label column; add it")
+    form = LabelForm.of_recipe(recipe["label"])
+    labels, weights = encoded.labels, None
+    if form is not None and form.weighted:
+        weights = form.weights(labels)
+        labels = form.unweighted(labels)
     theta = own_mode(
         encoded.inputs,
-        solver_labels(answers.form, encoded.labels),
+        solver_labels(answers.form, labels),
         answers.kind,
         outputs_of_linear(answers.model, layer),
         prior,
+        weights,
     )
     layout = Layout.of(answers.model)
     state = export(theta.to(layout.dtype), answers.model, layout)
@@ -86,7 +93,12 @@ def solve_own(folder: Path, rows: Path, out: Path, *, client: str) -> int:
 
 
 def own_mode(
-    inputs: Tensor, labels: Tensor, kind: str, outputs: int, prior: pooling.Prior
+    inputs: Tensor,
+    labels: Tensor,
+    kind: str,
+    outputs: int,
+    prior: pooling.Prior,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """The mode [P] of the rows of one client under a prior, with weight u = 1.
 
@@ -96,12 +108,15 @@ def own_mode(
         kind: of the loss (`solvers.glm.FAMILIES`).
         outputs: C.
         prior: what the clients share.
+        weights: of rows [n], which are divided by their mean; None: 1 each.
     """
+    if weights is not None:
+        weights = weights / weights.mean()
     family, scale = glm.FAMILIES[kind], 1.0
     if kind == "regression":
         penalty = pooling.own_precision(len(prior.mu), len(prior.m0))
         scale = 1 / pooling.noise(
-            glm.mode(inputs, labels, family, penalty), len(labels)
+            glm.mode(inputs, labels, family, penalty, weights=weights), len(labels)
         )
     one = torch.ones(1, dtype=torch.float64)
     return glm.mode(
@@ -111,6 +126,7 @@ def own_mode(
         prior.precision(one)[0],
         outputs,
         centre=prior.centre(),
+        weights=weights,
         scale=scale,
     ).theta
 

@@ -52,7 +52,10 @@ def forecast_partners(clients: Clients, seed: int = 0) -> PartnerForecast:
         len(clients) > 1,
         "partners are for two clients at least, and there is one; give --split to deal its rows",
     )
-    rows, method = clients.merge_validation(), find_method("fedcollab")()
+    rows, method = (
+        clients.merge_validation().with_mean_weights(),
+        find_method("fedcollab")(),
+    )
     with one_thread():
         module = build_model(
             Logistic(), rows, seed

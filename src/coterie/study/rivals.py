@@ -29,7 +29,7 @@ def wants_boosted(experiment: Experiment, clients: Clients) -> bool:
     names = {entry.name for entry in experiment.methods}
     if "boosted" not in experiment.run.rivals or not names - {BASELINE, "centralised"}:
         return False
-    inputs, labels = sample(clients.train.inputs), clients.train.labels
+    inputs, labels = sample(clients.train.inputs), clients.plain_labels
     is_table = isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1
     has_own_loss = callable(experiment.run.loss)
     return clients.recipe is not None and is_table and not has_own_loss

@@ -5,6 +5,7 @@ One file per method and seed, safetensors, of all clients that have test rows be
 - `offsets` int64 [n + 1]: client i of the metadata's `clients` has the rows offsets[i]:offsets[i + 1];
 - `numbers` int64 [R]: which row of the client it is, the same number in every seed;
 - `patients` int64 [R], where a column says which rows belong together: whose row it is;
+- `weights` float64 [R], where rows have weights: of mean 1 over all rows of the client; losses are without them;
 - `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows,
   NaN where the loss is the user's own;
 - `boosted_loss` float64 [R], beside the method that trains each client alone: the loss of boosted trees that the client fits to its
@@ -35,6 +36,7 @@ from torch.nn import functional as F
 
 from coterie.base.clients import Client, Clients
 from coterie.base.files import write_tensors
+from coterie.base.label_form import with_weights
 from coterie.base.loss import IGNORED, Kind, RowLoss
 from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
@@ -95,6 +97,7 @@ def outcomes(
             trained_parts.append(held_out)
             held_out = None
         labels = torch.cat([part.labels for part in trained_parts])
+        mean_weight = _mean_weight(workspace, client)
         with _noise_of_evaluation(workspace, run, name):
             columns_of_client = of_rows(workspace, client, labels, clients.label_scale)
             if boosted:
@@ -106,6 +109,8 @@ def outcomes(
             if held_out is not None:
                 threshold = _threshold(workspace, held_out)
             thresholds.append(threshold)
+        if "weights" in columns_of_client:
+            columns_of_client["weights"] /= mean_weight
         for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
     for key in ("patients", "boosted_loss"):
@@ -115,6 +120,13 @@ def outcomes(
     joined = {key: torch.cat(values) for key, values in columns.items()}
     joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
     return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
+
+
+def _mean_weight(workspace: Workspace, client: Client) -> float:
+    """The mean weight of all rows of a client, so that a row counts alike whichever fold tests it; 1 without weights."""
+    stored = torch.cat([part.labels for _, part in client.parts()])
+    weights = workspace.loss.weights(stored)
+    return 1.0 if weights is None else float(weights.mean())
 
 
 def _noise_of_evaluation(
@@ -128,26 +140,33 @@ def _noise_of_evaluation(
 
 
 def _answers(workspace: Workspace, part: Part) -> tuple[Tensor, Tensor]:
-    """Outputs and losses as in the evaluation of a run."""
+    """Outputs and losses as in the evaluation of a run; losses without weights."""
+    loss = workspace.loss
+    if loss.weighted is not None:
+        plain = loss.plain(part.labels)
+        ones = with_weights(plain, torch.ones(len(part)))
+        part = Part(part.inputs, ones)
     return answers_of(workspace, Rows(*part, np.array([0, len(part)])), [0])
 
 
 def _threshold(workspace: Workspace, part: Part) -> float:
     """The risk from which to call a row positive, half way between two rows; of several that are as good the nearest to .5."""
-    if workspace.loss.kind != "binary" or part.labels.ndim > 1:
+    labels = workspace.loss.plain(part.labels)
+    if workspace.loss.kind != "binary" or labels.ndim > 1:
         return torch.nan
-    positive = (part.labels == 1).double()
+    weights = workspace.loss.weights(part.labels)
+    if weights is None:
+        weights = torch.ones(len(labels), dtype=torch.float64)
+    positive = (labels == 1).double()
     risks, group = torch.sigmoid(
         _answers(workspace, part)[0].reshape(-1).double()
     ).unique(return_inverse=True)
-    total = torch.stack([positive.sum(), (1 - positive).sum()])
+    cases, others = positive * weights, (1 - positive) * weights
+    total = torch.stack([cases.sum(), others.sum()])
     if len(risks) < 2 or not bool(total.all()):
         return torch.nan
     shares_below = torch.stack(
-        [
-            torch.bincount(group, weights=w).cumsum(0)[:-1]
-            for w in (positive, 1 - positive)
-        ]
+        [torch.bincount(group, weights=w).cumsum(0)[:-1] for w in (cases, others)]
     )
     missed, spared = shares_below / total[:, None]
     cuts = (risks[1:] + risks[:-1]) / 2
@@ -164,7 +183,7 @@ def of_rows(
     Args:
         workspace: with the model, which does not train.
         client: whose test rows; where it does not number them, numbers are made from what is in them.
-        trained_on: labels of its training rows.
+        trained_on: labels of its training rows, as they are stored.
         scale: how the labels of a regression are stored.
     """
     test = client.test
@@ -172,6 +191,12 @@ def of_rows(
         return {}
     outputs, losses = _answers(workspace, test)
     tensors = {"loss": losses.double()}
+    loss = workspace.loss
+    weights, trained_weights = loss.weights(test.labels), loss.weights(trained_on)
+    test = Part(test.inputs, loss.plain(test.labels))
+    trained_on = loss.plain(trained_on)
+    if weights is not None:
+        tensors["weights"] = weights.double()
     if test.labels.ndim == 1 and workspace.loss.kind != "own":
         tensors |= {"labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
         if (
@@ -187,10 +212,14 @@ def of_rows(
             tensors["counts"] = torch.cat(form.usual_and_seen(test.labels), 1)
         else:
             tensors |= {"followup": test.labels, "hazards": form.curve(outputs)}
-        tensors["constant_loss"] = form.constant(trained_on, test.labels)
+        tensors["constant_loss"] = form.constant(
+            trained_on, test.labels, trained_weights
+        )
     else:
         kind = _kind(workspace)
-        tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
+        tensors["constant_loss"] = _constant_loss(
+            kind, trained_on, test.labels, trained_weights
+        )
     numbers = client.test_numbers
     if numbers is None:
         numbers = _content_numbers(test)
@@ -218,16 +247,21 @@ def losses_of_boosted(
         test: Rows that are tested.
     """
     kind = _kind(workspace)
+    loss = workspace.loss
     tables = [_table(part) for part in trained]
     inputs = np.concatenate([part_inputs for part_inputs, _ in tables])
-    labels = np.concatenate([part_labels for _, part_labels in tables])
-    tested, tested_labels = _table(test)
+    stored = torch.cat([part.labels for part in trained]).cpu()
+    labels = loss.plain(stored).numpy()
+    row_weights = loss.weights(stored)
+    weights = None if row_weights is None else row_weights.numpy()
+    tested, _ = _table(test)
+    tested_labels = loss.plain(test.labels.cpu()).numpy()
     if kind == "regression":
-        losses = losses_of_numbers(inputs, labels, tested, tested_labels)
+        losses = losses_of_numbers(inputs, labels, tested, tested_labels, weights)
     elif kind in ("binary", "classes"):
         classes = labels.astype(np.int64)
         tested_classes = tested_labels.astype(np.int64)
-        losses = losses_of_classes(inputs, classes, tested, tested_classes)
+        losses = losses_of_classes(inputs, classes, tested, tested_classes, weights)
     else:
         return {}
     return {"boosted_loss": torch.from_numpy(losses)}
@@ -238,23 +272,29 @@ def _table(part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
     return cast("Tensor", part.read()).cpu().numpy(), part.labels.cpu().numpy()
 
 
-def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
+def _constant_loss(
+    kind: Kind, train: Tensor, test: Tensor, weights: Tensor | None = None
+) -> Tensor:
     """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined.
 
-    Of several labels each has a share of its own. Positions whose label is `IGNORED` do not count.
+    Of several labels each has a share of its own. Positions whose label is `IGNORED` do not count. Training rows count by their
+    weights, of mean 1.
     """
+    if weights is not None:
+        weights = weights / weights.mean()
     if kind == "regression":
-        return (
-            ((test - train.double().mean()) ** 2)
-            .double()
-            .reshape(len(test), -1)
-            .mean(dim=1)
-        )
+        mean = train.double().mean()
+        if weights is not None:
+            mean = (train.double() * weights).mean()
+        return ((test - mean) ** 2).double().reshape(len(test), -1).mean(dim=1)
     if kind == "own":
         return torch.full((len(test),), torch.nan, dtype=torch.float64)
     # One added row per class: a class without training rows would cost an infinite loss.
     if kind == "multilabel":
-        shares = (train.double().sum(dim=0) + 1) / (len(train) + 2)
+        marks = train.double()
+        if weights is not None:
+            marks = marks * weights[:, None]
+        shares = (marks.sum(dim=0) + 1) / (len(train) + 2)
         losses = F.binary_cross_entropy(
             shares.expand(test.shape), test.double(), reduction="none"
         )
@@ -263,7 +303,9 @@ def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
     train, test = train.long(), test.long()
     known, counted = train[train != IGNORED], test != IGNORED
     highest = max(0, *(int(v.max()) for v in (known, test) if v.numel()))
-    counts = torch.bincount(known, minlength=highest + 1).double() + 1
+    if weights is not None:
+        weights = weights[train != IGNORED]
+    counts = torch.bincount(known, weights, minlength=highest + 1).double() + 1
     losses = -(counts / counts.sum()).log()[test.where(counted, 0)] * counted
     per_row = counted.reshape(len(test), -1).sum(dim=1).clamp(min=1)
     return losses.reshape(len(test), -1).sum(dim=1) / per_row

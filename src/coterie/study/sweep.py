@@ -32,7 +32,7 @@ from coterie.run.files import (
     safe_name,
     write_json,
 )
-from coterie.run.fit import one_thread, personalise, share_validation
+from coterie.run.fit import one_thread, share_validation
 from coterie.run.hashes import (
     PROVENANCE,
     TABLES,
@@ -42,6 +42,7 @@ from coterie.run.hashes import (
     write_record,
 )
 from coterie.run.model_files import save_models
+from coterie.run.personalise import personalise
 from coterie.run.provenance import Provenance, describe_acceptances
 from coterie.run.result import Run
 from coterie.run.tables import write_experiment

@@ -7,6 +7,7 @@ verdict is about them. scikit-learn's `HistGradientBoosting` with its defaults s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,9 +17,11 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, explain_imports, require
+from coterie.base.label_form import LabelForm
 from coterie.base.loss import Loss
 from coterie.base.rows import Part, sample
-from coterie.compute.metrics import find_metrics
+from coterie.compute.metrics import find_metrics, value_of
+from coterie.compute.segments import Segments
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import YARDSTICKS
@@ -43,7 +46,7 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
         raise InputError(
             f"the label {min(clashes)} is that of a yardstick; give the method another one"
         )
-    inputs, labels = sample(clients.train.inputs), clients.train.labels
+    inputs, labels = sample(clients.train.inputs), clients.plain_labels
     require(
         isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1,
         "--yardstick trees reads tables: inputs [rows, columns] and one label per row; leave it out",
@@ -69,16 +72,16 @@ def measure_trees(
 def _rows(
     experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
 ) -> Iterator[dict[str, Any]]:
-    labels = clients.train.labels
+    labels = clients.plain_labels
     count = 0  # of classes: a regression has none
     if not labels.is_floating_point():
         count = int(labels.max()) + 1
     pooled = None
     if entry.name == YARDSTICKS[1]:
-        pooled = _Trees(clients.pool_training_rows(), count, seed)
+        pooled = _Trees(clients.pool_training_rows(), count, seed, clients.form)
     names = tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
     for client in clients:
-        trees = pooled or _Trees(client.train, count, seed)
+        trees = pooled or _Trees(client.train, count, seed, clients.form)
         for split, part in client.parts():
             yield {
                 "method": entry.label,
@@ -108,16 +111,17 @@ class _Trees:
         part: rows to fit on.
         count: of classes; 0 for regression.
         seed: seed of the run.
+        form: of the labels.
     """
 
-    def __init__(self, part: Part, count: int, seed: int) -> None:
+    def __init__(self, part: Part, count: int, seed: int, form: LabelForm) -> None:
         from sklearn.ensemble import (
             HistGradientBoostingClassifier,
             HistGradientBoostingRegressor,
         )
 
-        inputs, labels = _table(part), part.labels.numpy()
-        self._count = count
+        inputs, labels = _table(part), form.unweighted(part.labels).numpy()
+        self._count, self._form = count, form
         self._only, self._model = None, None
         if len(np.unique(labels)) == 1:
             # Nothing can be learned of one label: it is predicted for every row.
@@ -127,13 +131,18 @@ class _Trees:
             kind = HistGradientBoostingClassifier
         else:
             kind = HistGradientBoostingRegressor
-        self._model = kind(early_stopping=False, random_state=seed).fit(inputs, labels)
+        weights = form.weights(part.labels)
+        self._model = kind(early_stopping=False, random_state=seed).fit(
+            inputs, labels, sample_weight=None if weights is None else weights.numpy()
+        )
 
     def metrics(
         self, part: Part, names: tuple[str, ...], clients: Clients
     ) -> dict[str, float | None]:
         """Loss and metrics on some rows; undefined ones are None."""
-        outputs, labels = self._outputs(part), part.labels
+        outputs, labels = self._outputs(part), self._form.unweighted(part.labels)
+        segments = Segments.of([len(part)])
+        segments = replace(segments, weights=self._form.weights(part.labels))
         if not self._count:
             loss = Loss("regression")
         elif self._count == 2:
@@ -141,13 +150,13 @@ class _Trees:
         else:
             loss = Loss("classes")
         values: dict[str, float | None]
-        values = {"loss": float(loss.rows(outputs, labels).double().mean())}
+        values = {"loss": float(segments.mean(loss.rows(outputs, labels)))}
         if not self._count:
             # Losses are of the standardised label, metrics in its unit.
             outputs = clients.label_scale.undo(outputs)
             labels = clients.label_scale.undo(labels)
         for name, metric in find_metrics(names).items():
-            values[name] = metric(outputs, labels, loss.kind)
+            values[name] = value_of(metric, outputs, labels, loss.kind, segments)
         return values
 
     def _outputs(self, part: Part) -> Tensor:

@@ -115,6 +115,7 @@ def draft_recipe(
     everywhere = {c for client in clients.values() for c in client["columns"]}
     dropped = settings.columns_to_drop()
     of_label = {settings.label, settings.time, settings.entry, settings.exposure}
+    of_label.add(settings.weights)
     for key, named in (
         ("drop", dropped),
         ("categorical", settings.categorical),
@@ -146,21 +147,14 @@ def draft_recipe(
             spec, notes = _column(column, clients, chosen)
             if spec is not None and column in settings.lists:
                 spec["separator"] = settings.lists[column]
-            if (
-                of_survival
-                and spec is not None
-                and spec["kind"] == "number"
-                and column not in settings.keep
-                and names_time_to_event(column)
-            ):
+            is_number = spec is not None and spec["kind"] == "number"
+            names_time = of_survival and names_time_to_event(column)
+            if is_number and names_time and column not in settings.keep:
                 said = f"survival: the time beside {settings.label}, known only afterwards; an event counts whenever it was"
                 of_event = f'time = "{column}", event = "{settings.label}" predict when, and keep uses it'
                 spec, notes = None, [f"{said}; {of_event}"]
-            if (
-                spec is not None
-                and spec["kind"] != "number"
-                and column in settings.bounds
-            ):
+            is_category = spec is not None and spec["kind"] != "number"
+            if is_category and column in settings.bounds:
                 raise InputError(
                     f"bounds names column {column!r}, whose values are categories and have none; take it out of bounds"
                 )
@@ -180,6 +174,8 @@ def draft_recipe(
     )  # as it stays where the guard keeps what is wrong with it
     with guard():
         label = _label(clients, settings)
+        if settings.weights is not None:
+            label["weights"] = settings.weights
         if label["task"] == "regression" and settings.bounds:
             _scale_label(label, settings.bounds)
         about_label = [
@@ -270,7 +266,8 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
     kinds = {told["kind"] for told in have.values()}
     if not kinds:
         return None, ["missing at every client"]
-    if "date" in kinds and kinds & {"number", "boolean"} and not chosen:
+    mixes_dates = "date" in kinds and bool(kinds & {"number", "boolean"})
+    if mixes_dates and not chosen:
         dates = next(n for n, told in have.items() if told["kind"] == "date")
         site = next(n for n, told in have.items() if told["kind"] != "date")
         drop = Cure("drop", [column])
@@ -285,13 +282,15 @@ def _column(column: str, clients: Told, chosen: bool) -> Drafted:
         return None, [
             "dates or times; turn them into numbers, such as days since a start, to use them"
         ]
-    if "text" in kinds and len(kinds) > 1 and not chosen:
+    mixes_texts = "text" in kinds and len(kinds) > 1
+    if mixes_texts and not chosen:
         # A column of which a client knows nothing, but writes "unknown", is empty there.
         for name, told in [*have.items()]:
             if told["kind"] == "text" and told["unknown"]:
                 del have[name]
         kinds = {told["kind"] for told in have.values()}
-    if "text" in kinds and len(kinds) > 1 and not chosen:
+        mixes_texts = "text" in kinds and len(kinds) > 1
+    if mixes_texts and not chosen:
         texts = next(n for n, told in have.items() if told["kind"] == "text")
         client = next(n for n, told in have.items() if told["kind"] != "text")
         row, example = have[texts]["example"]

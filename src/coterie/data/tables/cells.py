@@ -228,6 +228,7 @@ class Table:
         rows: int64 [rows], the number of each row in the source, from 0; None where all of them are here.
         followup: float64 [rows, 2], entry and time of a label of time to event, whose columns are then no columns; None without one.
         exposure: float64 [rows], in what the count of the label was counted; likewise.
+        weights: float64 [rows], how much each row counts; likewise.
     """
 
     name: str
@@ -240,6 +241,7 @@ class Table:
     rows: NDArray[np.int64] | None = None
     followup: NDArray[np.float64] | None = None
     exposure: NDArray[np.float64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -303,7 +305,8 @@ def are_whole(numbers: Floats) -> bool:
 def _are_dates(numbers: Floats) -> bool:
     """Return True if all are dates such as 20230131, on more than one day."""
     low, high = numbers.min(), numbers.max()
-    if low == high or low < 19000101 or high > 21001231:
+    in_two_centuries = low >= 19000101 and high <= 21001231
+    if low == high or not in_two_centuries:
         return False
     days, months = numbers % 100, numbers // 100 % 100
     are_days = (days >= 1) & (days <= 31)
@@ -406,8 +409,10 @@ def are_padded(cells: Sequence[str | None]) -> bool:
     written = {cell for cell in cells if cell}
     digits = [cell for cell in written if cell.isdecimal()]
     widths = {len(cell) for cell in written}
-    zeros = any(cell.startswith("0") for cell in digits)
-    return zeros and len(digits) == len(written) and len(widths) == 1 < min(widths)
+    if len(digits) < len(written) or len(widths) != 1:
+        return False
+    # A single digit 0 is a number.
+    return min(widths) > 1 and any(cell.startswith("0") for cell in digits)
 
 
 def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
@@ -607,11 +612,14 @@ def parse_number(text: str, comma: Comma) -> Written | None:
     if text.endswith("%"):
         return _parse_with_signs(text[:-1].rstrip(), comma, "%")
     match = _MONEY.fullmatch(text)
-    if match is None or not (match["before"] or match["after"]):
+    sign = ""
+    if match is not None:
+        if match["before"] and match["after"]:
+            return None
+        sign = match["before"] or match["after"]
+    if match is None or not sign:
         return _parse_with_signs(text, comma)
-    if match["before"] and match["after"]:
-        return None
-    currency = _CURRENCIES[match["before"] or match["after"]]
+    currency = _CURRENCIES[sign]
     return _parse_with_signs(match["minus"] + match["number"], comma, currency)
 
 
@@ -689,7 +697,11 @@ def thousands_dots(texts: Collection[str], comma: Comma) -> bool:
     if comma not in ("decimal", "unseen"):
         return False
     dotted = [_strip_signs(text) for text in texts if "." in text]
-    if not dotted or (comma == "unseen" and len(dotted) == len(texts)):
+    all_dotted = len(dotted) == len(texts)
+    # Where no comma was seen, a column of dots alone may have decimal points.
+    if comma == "unseen" and all_dotted:
+        return False
+    if not dotted:
         return False
     return all(map(_DOTS.fullmatch, dotted))
 

@@ -359,7 +359,8 @@ def _drift(
     """The drift of a column with numbers at all clients, or texts at all; None for others."""
     present = [(facts, facts.rows * (1 - facts.missing)) for facts in other_facts]
     total = sum(rows for _, rows in present)
-    if not total or at_client.missing == 1 or at_client.kind == "date":
+    is_empty_here_or_there = at_client.missing == 1 or not total
+    if is_empty_here_or_there or at_client.kind == "date":
         return None
     # The variance of a difference of means, in squared standard deviations.
     noise = 1 / (at_client.rows * (1 - at_client.missing)) + 1 / total
@@ -378,7 +379,8 @@ def _drift(
         difference = (at_client.mean - mean) / scale
         # Standard errors; four, since many columns of many clients are looked at.
         return Drift(client, column, "mean difference", difference, 4 * noise**0.5)
-    if at_client.kind != "text" or any(f.kind != "text" and n for f, n in present):
+    kinds = {facts.kind for facts, n in present if n}
+    if {*kinds, at_client.kind} != {"text"}:
         return None
     weighted_shares: list[tuple[str, float]] = []
     for facts, n in present:

@@ -15,6 +15,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.cures import Advice, Cure, either
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists
+from coterie.base.label_form import LabelForm
 from coterie.base.rows import Part
 from coterie.base.spelling import alike, names_rows, rows_left_out, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
@@ -34,7 +35,7 @@ from coterie.data.tables.cells import (
     number,
     times_of,
 )
-from coterie.data.tables.followup import take_exposure, take_followup
+from coterie.data.tables.followup import take_exposure, take_followup, take_weights
 from coterie.data.tables.read import (
     Sheet,
     files_of,
@@ -226,7 +227,7 @@ def deal_table(
             raise InputError(
                 f"[split] column = {name!r} is the label; name the column that says whose row it is"
             )
-        for role in ("time", "entry", "exposure"):
+        for role in ("time", "entry", "exposure", "weights"):
             if name == getattr(settings, role):
                 raise InputError(
                     f"[split] column and {role} are both {name!r}; name the column that says whose row it is"
@@ -260,7 +261,11 @@ def rules_of_rows(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def apply_recipe(
-    recipe: Mapping[str, Any], rows: str | Path | Any, *, need_label: bool = False
+    recipe: Mapping[str, Any],
+    rows: str | Path | Any,
+    *,
+    need_label: bool = False,
+    weighted: bool = False,
 ) -> Encoded:
     """Return new rows (a file, or a data frame) as the model of `recipe` reads them; nothing is fitted again.
 
@@ -272,6 +277,7 @@ def apply_recipe(
         recipe: The recipe of a run (`preprocess.json`).
         rows: A file, or a data frame.
         need_label: Whether rows without a label are refused.
+        weighted: Whether labels have the weights of rows as their last column, where the recipe names some.
 
     >>> import coterie as ct
     >>> from coterie.data.sets.heart_disease import FOLDER
@@ -299,7 +305,9 @@ def apply_recipe(
         table = read(rows, reading)
     else:
         table = read_frame(rows, reading, name="new", source="the frame")
-    return encode(table, cast("Recipe", recipe), need_label=need_label)
+    return encode(
+        table, cast("Recipe", recipe), need_label=need_label, weighted=weighted
+    )
 
 
 def from_tables(
@@ -334,7 +342,8 @@ def from_tables(
         client, client_notes = encode_client(table, recipe)
         clients.append(client)
         notes += client_notes
-    doubts, questions = find_doubts(clients, cohort.tables, recipe, settings)
+    plain = [_without_weights(client, recipe) for client in clients]
+    doubts, questions = find_doubts(plain, cohort.tables, recipe, settings)
     classes = recipe["label"]["classes"]
     server = None
     if settings.server_file is not None:
@@ -348,13 +357,31 @@ def from_tables(
         notes=sentences,
         server=server,
     )
-    if classes and bool((out.train.labels == out.train.labels[0]).all()):
-        only = classes[int(out.train.labels[0])]
+    labels = out.plain_labels
+    if classes and bool((labels == labels[0]).all()):
+        only = classes[int(labels[0])]
         raise InputError(
             f"all training rows of all clients are {only!r}; there is nothing to learn"
         )
     out.questions = tuple(questions)
     return out
+
+
+def _without_weights(client: Client, recipe: Recipe) -> Client:
+    """Return a client whose labels have no column of weights."""
+    form = LabelForm.of_recipe(recipe["label"])
+    if form is None or not form.weighted:
+        return client
+    parts = {
+        name: Part(part.inputs, form.unweighted(part.labels))
+        for name, part in client.parts()
+    }
+    return replace(
+        client,
+        train=parts["train"],
+        validation=parts.get("validation"),
+        test=parts.get("test"),
+    )
 
 
 def label_of(settings: Tables, tables: Mapping[str, Table]) -> str:
@@ -461,7 +488,7 @@ def _are_vertical(table: Table, tables: Mapping[str, Table]) -> bool:
 
 def server_rows(file: str | Path, recipe: Recipe) -> Part:
     """Return the rows that a server holds, under the recipe of the clients. Raises `InputError` that names file and cure."""
-    rows = apply_recipe(recipe, file, need_label=True)
+    rows = apply_recipe(recipe, file, need_label=True, weighted=True)
     return Part(rows.inputs, cast("torch.Tensor", rows.labels))
 
 
@@ -497,7 +524,7 @@ def ready_tables(
     for client in sorted(tables):
         table, dropped = _without_gaps(_map_classes(tables[client], settings), settings)
         table = take_followup(_take_groups(table, settings), settings)
-        table = take_exposure(table, settings)
+        table = take_weights(take_exposure(table, settings), settings)
         notes += [*table.notes, *dropped]
         if len(table) < _FEWEST_ROWS:
             raise InputError(

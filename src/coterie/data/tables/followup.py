@@ -28,6 +28,7 @@ _NUMBERS_OF = {
     "entry": "such as days since the start",
     "exposure": "such as bed days",
     "label": "counts of events",
+    "weights": "how much each row counts",
 }
 
 
@@ -82,6 +83,37 @@ def take_exposure(table: Table, settings: Tables) -> Table:
             )
     columns = {key: column for key, column in table.columns.items() if key != name}
     return replace(table, columns=columns, exposure=exposure)
+
+
+def take_weights(table: Table, settings: Tables) -> Table:
+    """Return `table` without its column of weights, which `Table.weights` then holds; as it is without.
+
+    Raises `InputError` that names file, row and cure for a weight that is none.
+    """
+    name = settings.weights
+    if name is None:
+        return table
+    columns = {key: column for key, column in table.columns.items() if key != name}
+    return replace(table, columns=columns, weights=weights_of(table, name))
+
+
+def weights_of(table: Table, name: str) -> Rows:
+    """The weight of each row [rows]; errors are those of `take_weights`."""
+    if table.weights is not None:
+        return table.weights
+    weights = _numbers(table, name, "weights")
+    wrong = weights < 0
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{table.source}: {name!r} is {weights[row]:g} in data row {table.data_row(row)}; weights are 0 or more: correct it, "
+            "or leave that row out"
+        )
+    if not weights.any():
+        raise InputError(
+            f"{table.source}: {name!r} is 0 in every row, so nothing can be learned of it; drop weights, or leave that client out"
+        )
+    return weights
 
 
 def counts_of(table: Table, label: Mapping[str, Any]) -> Tensor:

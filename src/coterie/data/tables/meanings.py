@@ -135,7 +135,8 @@ def _ask_padded_numbers(
     for name in _columns(recipe, "number"):
         columns = [table.columns[name] for table in tables]
         filled = [column.padded for column in columns if column.kind == "number"]
-        if filled and all(filled) and name not in settings.keep:
+        are_padded = len(filled) > 0 and all(filled)
+        if are_padded and name not in settings.keep:
             names.append(name)
     if names:
         cures = Cure("categorical", names[:SHOWN]), Cure("keep", names[:SHOWN])
@@ -189,11 +190,21 @@ def _ask_weights(
         numbers = _numbers(tables, name)
         numbers = numbers[~np.isnan(numbers)]
         low, high = _KILOGRAMS
-        if len(numbers) and numbers.min() > 0 and not low <= numbers.mean() <= high:
+        are_positive = len(numbers) > 0 and numbers.min() > 0
+        if are_positive and not low <= numbers.mean() <= high:
             names.append(name)
     if names:
         about = "a survey's weights of rows? They say how rows were drawn and nothing of a patient; without them all rows count alike."
-        yield drop_or_keep(names, f"{listing(names)}: {about}")
+        question = drop_or_keep(names, f"{listing(names)}: {about}")
+        columns = [table.columns[names[0]].numbers for table in tables]
+        known = [
+            numbers is not None and bool((numbers >= 0).all()) for numbers in columns
+        ]
+        if settings.weights is None and all(known):
+            count = Cure("weights", names[0])
+            said = f"{question}. To count rows by it, say {count}"
+            question = Advice(said, (*question.cures, count))
+        yield question
 
 
 def _ask_times(
@@ -248,7 +259,9 @@ def _ask_other_outcomes(
         name = spec["name"]
         folded = fold(name)
         is_outcome = folded != "status" and names_event(name)
-        if name in settings.keep or not (is_outcome or _OUTCOMES.fullmatch(folded)):
+        if _OUTCOMES.fullmatch(folded):
+            is_outcome = True
+        if name in settings.keep or not is_outcome:
             continue
         area = _best_area(tables, spec, labels)
         if max(area, 1 - area) >= _RELATED:

@@ -391,11 +391,8 @@ def _ask_codes(numbers: Far, answered: Set[str]) -> Iterator[str]:
     for (_, name), extremes in numbers.items():
         for value, rows in extremes.items():
             code = spell(value)
-            if (
-                name in answered
-                or len(rows) < _FEWEST_CODES
-                or not CODE.fullmatch(code)
-            ):
+            may_be_code = len(rows) >= _FEWEST_CODES and CODE.fullmatch(code)
+            if name in answered or not may_be_code:
                 continue
             codes = codes_of.setdefault(name, [])
             if code not in codes:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.base.label_form import with_weights
 from coterie.base.spelling import fold, listing, names_rows, spell
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
@@ -45,7 +46,12 @@ from coterie.data.tables.description import (
     LabelDescription,
     TableDescription,
 )
-from coterie.data.tables.followup import counts_of, labels_of, with_followup
+from coterie.data.tables.followup import (
+    counts_of,
+    labels_of,
+    weights_of,
+    with_followup,
+)
 
 RARE = "(rare)"
 """The category of all that are pooled."""
@@ -118,6 +124,7 @@ class LabelRecipe(TypedDict, total=False):
         mean, scale: of a label to regress on, which is stored as (value - mean) / scale.
         time, entry, event_is: of time to event, whose `column` is the event: as in the settings.
         exposure: column of the exposure of counts, which have one rate.
+        weights: column of the weights of rows, of any task.
         horizon, cuts, rates, events: the form of time to event (`base.label_form.LabelForm`), and events in training rows.
     """
 
@@ -142,6 +149,7 @@ class LabelRecipe(TypedDict, total=False):
     rates: list[float]
     events: int
     exposure: str
+    weights: str
 
 
 class Recipe(TypedDict):
@@ -244,17 +252,19 @@ def _describe_column(
         "signs": list(column.signs),
         "unknown": list(column.unknown),
     }
+    numbers_of_column = column.numbers if column.kind == "number" else None
+    chosen_as_category = chosen and column.kind in ("number", "boolean")
     if column.problem is not None:
         out["problem"], *out["example"] = column.problem
-    elif column.kind == "number" and column.numbers is not None and not chosen:
-        numbers = column.numbers[train]
+    elif numbers_of_column is not None and not chosen:
+        numbers = numbers_of_column[train]
         numbers = numbers[~np.isnan(numbers)]
         out["unique"] = out["identifier"] = False
         if are_whole(numbers):
             distinct = len(np.unique(numbers))
             out["unique"] = distinct == len(numbers)
             out["identifier"] = 2 * distinct >= len(numbers) and names_rows(name)
-    elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
+    elif column.kind == "text" or chosen_as_category:
         chosen = chosen or bool(column.separator)
         names, rows, codes = column.memberships
         in_train = np.isin(rows, train)
@@ -271,8 +281,10 @@ def _describe_column(
         out["pooled"] = len(categories) < len(spelled)
         out["identifier"] = unique and present >= ENOUGH_TO_TELL
         out["unique"] = unique
-        hidden = not chosen and (out["identifier"] or len(categories) > MANY_CATEGORIES)
-        out["categories"] = [] if hidden else categories
+        names_rows_or_many = out["identifier"] or len(categories) > MANY_CATEGORIES
+        out["categories"] = categories
+        if names_rows_or_many and not chosen:
+            out["categories"] = []  # what names rows is not listed
         out["distinct"] = len(categories)
         if column.kind == "text" and not chosen:
             row, text = example(column)
@@ -312,11 +324,14 @@ class Encoded(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
+def encode(
+    table: Table, recipe: Recipe, *, need_label: bool = True, weighted: bool = True
+) -> Encoded:
     """The rows of `table` as the model reads them. Nothing is fitted here.
 
     Raises `InputError` that names file, column and row for a missing column, a text among numbers or, if `need_label`,
-    a label that is missing or unknown; without `need_label` such labels are None for all rows.
+    a label that is missing or unknown; without `need_label` such labels are None for all rows. If `weighted`, labels have the weights
+    of rows as their last column, where the recipe names some.
     """
     inputs = np.zeros((len(table), len(recipe["features"])), dtype=np.float32)
     notes: list[str] = []
@@ -353,6 +368,9 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             labels = counts_of(followed, recipe["label"])
     else:
         labels, label_notes = _labels(table, recipe["label"], need_label)
+    weights = recipe["label"].get("weights")
+    if weights and weighted and labels is not None:
+        labels = with_weights(labels, torch.from_numpy(weights_of(table, weights)))
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *label_notes))
 
 

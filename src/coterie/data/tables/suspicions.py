@@ -194,7 +194,7 @@ def _as_classes(
 ) -> tuple[Sequence[Client], Recipe]:
     """Time to event as whether it happened, counts as rates: what a column can give away; other labels as they are."""
     form = LabelForm.of_recipe(recipe["label"])
-    if form is None:
+    if form is None or not form.has_loss:
         return clients, recipe
     judged = []
     for client in clients:

@@ -163,9 +163,16 @@ def note_key(authority: Path, name: str, key: str) -> None:
 def note_certificate(authority: Path, name: str, certificate: x509.Certificate) -> None:
     """Note that `name` has this certificate, and its key."""
     note_key(authority, name, key_fingerprint(certificate.public_key()))
-    serial, end = serial_of(certificate), certificate.not_valid_after_utc.isoformat()
-    _write(authority / _ENDS, {**_read_if_there(authority / _ENDS), serial: end})
-    _write(authority / _ISSUED, {**_read(authority / _ISSUED), serial: name})
+    serial = serial_of(certificate)
+
+    ends = {**_read_if_there(authority / _ENDS)}
+    ends[serial] = certificate.not_valid_after_utc.isoformat()
+    _write(authority / _ENDS, ends)
+
+    # Last, so that whoever is listed as issued has a key and an end on record.
+    issued = {**_read(authority / _ISSUED)}
+    issued[serial] = name
+    _write(authority / _ISSUED, issued)
 
 
 def holders_of_certificates(authority: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a method may add to a local step: penalties, and rules that replace its gradient."""
+"""What a method may add to a local step: a penalty, a correction, a rule that replaces its gradient; and the gradient under them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from coterie.base.rng import Generators
 from coterie.base.vector import unflatten
-from coterie.compute.cohort_rows import CohortRows
+from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.features import captured
+from coterie.compute.row_noise import PrivateRows
 
 
 @dataclass(frozen=True)
@@ -116,3 +118,86 @@ Penalty = Quadratic | Callable[[Step], Tensor]
 GradientRule = Callable[[Callable[[Tensor, int], Tensor], Tensor], Tensor]
 """(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`.
 Random layers draw the same numbers in each call with the same k."""
+
+
+@dataclass(frozen=True)
+class StepHooks:
+    """The hooks of one client's training, and the gradient of a step under them.
+
+    Attributes:
+        cohort: the clients that train.
+        client: position of the client among them.
+        penalty: what is added to the loss of a step.
+        correction: [d], added to its gradient.
+        rule: replaces the plain gradient.
+        private: rows whose gradients are hidden by noise; a step is then on all rows.
+        found: what the layer of features has given in the last forward pass.
+    """
+
+    cohort: CohortRows
+    client: int
+    penalty: Penalty | None
+    correction: Tensor | None
+    rule: GradientRule | None
+    private: PrivateRows | None
+    found: list[Tensor]
+
+    @property
+    def none(self) -> bool:
+        """True if a step is the plain gradient."""
+        hooks = (self.penalty, self.correction, self.rule, self.private)
+        return all(hook is None for hook in hooks)
+
+    def gradient(self, batch: Batch, further: Callable[[int], Batch]) -> Tensor:
+        """Return the direction [d] of a step; `further(k)` draws its k-th further batch."""
+        if self.rule is None:
+            return self._plain(batch)
+        workspace = self.cohort.workspace
+        start = workspace.head.clone()
+        noise: dict[int, Generators] = {}
+        # The rows of batch 0 were counted as they were read, for one gradient.
+        counted = {0}
+
+        def at(y: Tensor, number: int) -> Tensor:
+            workspace.head.copy_(y)
+            # Two gradients on one batch meet the same noise, or their difference would be noise.
+            if workspace.random:
+                if number in noise:
+                    noise[number].restore()
+                noise.setdefault(number, Generators.now(workspace.generators))
+            rows = batch
+            if number != 0:
+                rows = further(number)
+            if number in counted:
+                counted.remove(number)
+            else:
+                self.cohort.spent["row_gradients"] += len(rows[1])
+            return self._plain(rows)
+
+        direction = self.rule(at, start)
+        workspace.head.copy_(start)
+        return direction
+
+    def _plain(self, batch: Batch) -> Tensor:
+        workspace, penalty = self.cohort.workspace, self.penalty
+        inputs, labels = batch
+        if self.private is not None:
+            grad = self.private.gradient()
+        elif penalty is None or isinstance(penalty, Quadratic):
+            grad = workspace.flat_gradient(inputs, labels)
+        else:
+            model, cohort = workspace.model, self.cohort
+
+            def penalty_of(outputs: Tensor) -> Tensor:
+                plain = workspace.loss.plain(labels)
+                step = Step(
+                    outputs, inputs, plain, self.client, model, self.found, cohort
+                )
+                return penalty(step)
+
+            grad = workspace.flat_gradient(inputs, labels, penalty_of)
+        if isinstance(penalty, Quadratic):
+            penalty.add_gradient(grad, workspace.head)
+        if self.correction is not None:
+            grad.add_(self.correction)
+        return grad
