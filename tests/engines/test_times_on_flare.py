@@ -65,7 +65,7 @@ def test_a_plan_with_time_to_event_has_the_numbers_of_one_process(tmp_path):
     files = tmp_path / "files"
     files.mkdir()
     for number, name in enumerate(HOSPITALS):
-        ward(number, n=1800).to_csv(files / f"{name}.csv", index=False)
+        ward(number, n=2200).to_csv(files / f"{name}.csv", index=False)
     methods = '[[methods]]\nname = "fedavg"\n'
     with deployed(tmp_path / "made", methods=methods, rounds=1) as deployment:
         plan = tmp_path / "plan.toml"

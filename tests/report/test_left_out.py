@@ -19,6 +19,7 @@ from coterie.run.files import ALL, OUTSIDE_ERROR, OUTSIDE_GAIN
 from coterie.study.left_out import centres_without, is_left_out, measure_left_out
 
 NAMES = "abcde"
+ALL_TRAIN = {"train": 1.0}
 
 
 def hospitals(kind: str = "binary", visits: int = 1) -> Clients:
@@ -89,6 +90,28 @@ def test_gain_and_error_are_those_of_rows(kind: str) -> None:
         assert float(found.prior[OUTSIDE_GAIN][k]) == pytest.approx(gains.mean())
         error = gains.std(ddof=1) / np.sqrt(len(gains))
         assert float(found.prior[OUTSIDE_ERROR][k]) == pytest.approx(error)
+
+
+def test_rows_count_by_their_weights() -> None:
+    rows = {c.name: (c.train.inputs, c.train.labels) for c in hospitals()}
+    generator = torch.Generator().manual_seed(6)
+    weights = {name: torch.rand(40, generator=generator) + 0.1 for name in NAMES}
+    clients = ct.data.from_tensors(rows, weights=weights, split={"parts": ALL_TRAIN})
+    loss = ct.RunSettings().row_loss(clients)
+    found = measure_left_out(run_of(clients, ct.Partial()), clients, loss)
+    models = centres_without(found.prior)
+    for k, name in enumerate(NAMES):
+        x, y = rows[name]
+        w = (weights[name] / weights[name].mean()).double()
+        ill = y.double()
+        same = (w * ill).sum() * ill + (w * (1 - ill)).sum() * (1 - ill) - w
+        share = (same + 1) / (40 - w + 2)
+        score = x @ models[k, :-1] + models[k, -1]
+        right = torch.where(y > 0, score, -score)
+        gains = torch.nn.functional.logsigmoid(right) - share.log()
+        expected = float((w * gains).mean())
+        gain = float(found.prior[OUTSIDE_GAIN][k])
+        assert gain == pytest.approx(expected, abs=1e-6)
 
 
 def test_rows_of_one_patient_count_as_one() -> None:
