@@ -165,11 +165,8 @@ class APFL(Method[State]):
     tasks = (apfl_update, mixture)
 
     def __post_init__(self) -> None:
-        if (
-            self.local.optimiser != "sgd"
-            or self.local.momentum
-            or self.local.clip is not None
-        ):
+        is_plain_sgd = self.local.optimiser == "sgd" and not self.local.momentum
+        if not is_plain_sgd or self.local.clip is not None:
             raise InputError(
                 'APFL needs local optimiser = "sgd" without momentum and clip, since the own model takes plain steps; leave them out'
             )

@@ -75,11 +75,12 @@ class Solved(NamedTuple):
 def can_solve(cohort: Cohort) -> Solvable:
     """Whether `solve_pooled` can be asked."""
     linear = find_linear(cohort.workspace, cohort.clients)
-    known = linear is not None and linear.kind in glm.FAMILIES
-    one_output = linear is not None and (
-        linear.kind in ("classes", "hazards", "count") or linear.outputs == 1
-    )
-    return Solvable(torch.full((len(cohort.names),), known and one_output))
+    solvable = False
+    if linear is not None and linear.kind in glm.FAMILIES:
+        # Of other families a row has one label, and so the model one output.
+        takes_several = linear.kind in ("classes", "hazards", "count")
+        solvable = takes_several or linear.outputs == 1
+    return Solvable(torch.full((len(cohort.names),), solvable))
 
 
 @task

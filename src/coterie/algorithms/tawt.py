@@ -174,11 +174,10 @@ class TAWT(Method[State]):
         self, state: State, federation: Federation, start: Tensor, has_axes: bool
     ) -> dict[str, Tensor]:
         """Directions of targets that take no part. A single target must answer; of several, one that failed is left out."""
-        absent = [
-            t
-            for t in state.targets
-            if t not in federation.clients or not (has_axes or len(state.targets) > 1)
-        ]
+        absent = [t for t in state.targets if t not in federation.clients]
+        # A single target that took part and did not reply is asked once more.
+        if not has_axes and len(state.targets) == 1:
+            absent = list(state.targets)
         if not absent:
             return {}
         x = start[[state.targets.index(t) for t in absent]]

@@ -103,10 +103,11 @@ class Progress:
 
     def _is_due(self, event: Event) -> bool:
         """Return True for the first run that ends, for each further ninth of the runs, and after a long silence."""
-        first = self._shown == 0
         share = 1 + event.done * (LINES - 1) // event.pairs
+        # Nothing was shown before the first run ends, and so its share is a further one.
+        is_further = share > self._shown
         long_silent = time.monotonic() - self._shown_at > SILENCE
-        if not first and share <= self._shown and not long_silent:
+        if not is_further and not long_silent:
             return False
         self._shown, self._shown_at = max(share, self._shown), time.monotonic()
         return True

@@ -278,5 +278,8 @@ def _unpack_field(value: Any, packing: Filter | None, kind: str, layout: Layout)
         return value
     if packing is None or kind not in packing.kinds:
         raise InputError("it is packed, although no filter packs it")
-    parts = {k: v for k, v in value.parts.items() if k != _BUFFERS}
-    return torch.cat([packing.unpack(parts, layout.dim), value.parts[_BUFFERS]], dim=-1)
+    # A filter packs the parameters [n, d]; the buffers [n, b] travel beside them as they are.
+    packed = dict(value.parts)
+    buffers = packed.pop(_BUFFERS)
+    parameters = packing.unpack(packed, layout.dim)
+    return torch.cat([parameters, buffers], dim=-1)

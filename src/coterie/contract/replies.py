@@ -112,7 +112,7 @@ def stack(
         return Replies(blocks[0].names, asked, blocks[0].values, failed)
     replied = [name for block in blocks for name in block.names]
     order = sorted(range(len(replied)), key=replied.__getitem__)
-    # The inverse of `order`: where each reply goes, block by block.
+    # Where each reply goes, block by block: the inverse of `order`, which sorting a permutation gives.
     rank = iter(sorted(range(len(order)), key=order.__getitem__))
     places = [list(islice(rank, len(block.names))) for block in blocks]
     fields: dict[str, Any] = {}

@@ -222,7 +222,8 @@ class Host:
 
     def close(self) -> None:
         """Keep the actor for the next run of this cluster if it is free, else end it."""
-        if _idle is None or self.asked is not None or self.late is not None:
+        is_free = self.asked is None and self.late is None
+        if _idle is None or not is_free:
             self._end()
             return
         self.handle.clear.remote()

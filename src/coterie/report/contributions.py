@@ -154,6 +154,7 @@ def _are_twins(phi: Phi, one: str, two: str) -> bool:
 
 def signs(results: Results) -> Iterator[tuple[str, Sign, int, int]]:
     """Yield method, what its contributions show, in how many trainings, and of how many; the most frequent first."""
+    # By training (method, seed, fold), then by round and target: what each client added there.
     trained: dict[tuple[str, int, str], dict[tuple[int, str], dict[str, float]]] = (
         defaultdict(lambda: defaultdict(dict))
     )

@@ -100,6 +100,32 @@ def smallest_effect_of_events(
     return 4 * smallest * max(events, 0.5) / max(without + events, 1)
 
 
+def smallest_effect_of_counts(
+    without: float, events: float, smallest: float = SMALLEST
+) -> float:
+    """Return the smallest effect on the loss per row of a count where a site tells no more than how many rows have an event.
+
+    It is `smallest` times half the deviance of a constant rate, as where rows are here, of Poisson counts with so many rows without
+    an event. Counts that vary more have a larger one, so that this is strict.
+
+    Args:
+        without: Rows without an event.
+        events: Rows with one or more.
+        smallest: As a share of half the deviance.
+
+    >>> round(smallest_effect_of_counts(90, 10), 4), round(smallest_effect_of_counts(5, 95), 4)
+    (0.0025, 0.0055)
+    """
+    # Half a row is added on either side, so that no share is 0 or 1.
+    share = (events + 0.5) / (without + events + 1)
+    mean = -math.log1p(-share)
+    counts = np.arange(1, 60)
+    log_factorials = np.cumsum(np.log(counts))
+    chances = np.exp(counts * math.log(mean) - mean - log_factorials)
+    half_deviance = float((chances * counts * np.log(counts / mean)).sum())
+    return smallest * half_deviance
+
+
 class Gain(NamedTuple):
     """The evidence of the rows of one client alone about one method and metric.
 
@@ -377,12 +403,20 @@ def _given_grid(
     client: _Scaled, grid: _Grid, heaviest: float
 ) -> tuple[Vector, Vector, Vector]:
     """Weights, means and variances of a client's gain, once as a usual and once as an odd one at each point of the grid."""
-    kinds = _two_kinds(client, grid)
-    evidence = np.logaddexp(kinds[0][0], kinds[1][0])
-    logs = np.concatenate([grid.log_weight + log - evidence for log, _, _ in kinds])
-    means = np.concatenate([mean for _, mean, _ in kinds]) / client.factor
-    variances = np.concatenate([variance for *_, variance in kinds])
-    return np.exp(logs - heaviest), means, variances / client.factor**2
+    (usual_log, usual_mean, usual_variance), odd = _two_kinds(client, grid)
+    odd_log, odd_mean, odd_variance = odd
+    # At each point a client is of one of both kinds: their shares of the evidence add up to 1.
+    evidence = np.logaddexp(usual_log, odd_log)
+    logs = np.concatenate(
+        [
+            grid.log_weight + usual_log - evidence,
+            grid.log_weight + odd_log - evidence,
+        ]
+    )
+    means = np.concatenate([usual_mean, odd_mean]) / client.factor
+    variances = np.concatenate([usual_variance, odd_variance]) / client.factor**2
+    # The heaviest point weighs 1, so that no weight overflows.
+    return np.exp(logs - heaviest), means, variances
 
 
 def _two_kinds(

@@ -18,9 +18,7 @@ from coterie.base.errors import InputError, RunError, cut
 from coterie.base.files import state_type
 from coterie.base.names import Names
 from coterie.base.rng import Rng
-from coterie.compute.appeal import measure_appeal, staying
 from coterie.compute.linear import linear_layer
-from coterie.config.local import LocalSGD
 from coterie.config.rules import check_object
 from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine
@@ -28,6 +26,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
 from coterie.contract.fitting import filters_of
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models
+from coterie.run.appeals import Appeals
 from coterie.run.callbacks import Metrics, Models
 from coterie.run.central import CentralTest
 from coterie.run.checkpoint import RoundFiles
@@ -95,11 +94,9 @@ class _Loop:
         # Not a method: the run would be in a cycle, and its engine outlive it until garbage is looked for.
         self._is_due = partial(is_evaluated, rounds, self.every)
         self.own_participation = self.method.participation == "own"
-        may_leave = settings.appeal is not None and settings.appeal.leave
-        if may_leave and self.method.participation != "run":
-            raise InputError(
-                f"run.appeal.leave decides who may be drawn, but {self.own} chooses its clients itself; leave out one of the two"
-            )
+        self.appeals: Appeals | None = None
+        if settings.appeal is not None:
+            self.appeals = Appeals(settings.appeal, method, engine.x)
         if method.sampler is not None:
             check_object(method.sampler, Sampler)
         self.sampler = Sampler() if method.sampler is None else method.sampler
@@ -376,39 +373,17 @@ class _Loop:
         if diverges:
             logger.warning("%s", diverges)
         log = self._as_log(self.method.measure(state, view), f"{self.own}.measure")
-        appeal = self.settings.appeal
-        if appeal is not None and "gm_appeal" not in log:
-            measured = measure_appeal(
-                self._model(state),
-                self.engine.x,
-                view,
-                self._warm_up(),
-                warmup_steps=appeal.warmup_steps,
-            )
-            log = {**measured, **log}
+        if self.appeals is not None and "gm_appeal" not in log:
+            log = {**self.appeals.measure(self._models(state), view), **log}
         self.record.add(view.round, log)
 
     def _pool(self, state: Any, number: int) -> tuple[tuple[str, ...], Log]:
         """Clients that may be drawn, and what is written down of them where some may have left."""
-        appeal, everyone = self.settings.appeal, self._present(number)
-        if appeal is None or not appeal.leave:
-            return everyone, {}
-        x, view = self._model(state), self.training.view(everyone, number, self.attempt)
-        pool = everyone
-        if number > appeal.mandatory_rounds:
-            pool = staying(
-                x,
-                self.engine.x,
-                view,
-                self._warm_up(),
-                warmup_steps=appeal.warmup_steps,
-            )
-        return pool, {"pool": len(pool), "skipped": float(not pool)}
-
-    def _warm_up(self) -> LocalSGD:
-        """Local training of the models with which clients compare: that of the method."""
-        local: LocalSGD = getattr(self.method, "local", None) or LocalSGD()
-        return local
+        present = self._present(number)
+        if self.appeals is None or not self.appeals.may_leave:
+            return present, {}
+        view = self.training.view(present, number, self.attempt)
+        return self.appeals.choose(self._models(state), view)
 
     def _draw(self, number: int, pool: tuple[str, ...]) -> tuple[str, ...]:
         m = min(self.per_round, len(pool))
@@ -416,15 +391,6 @@ class _Loop:
             return pool
         chosen = Rng.named(self.seed, "participants", number).sample(len(pool), m)
         return tuple(pool[i] for i in chosen.tolist())
-
-    def _model(self, state: Any) -> Tensor:
-        """The model for all clients, which alone can appeal or not. Raises `InputError` if there is none."""
-        models = self._models(state)
-        if "*" not in models:
-            raise InputError(
-                f"run.appeal needs one model for all clients, and {self.own} has several"
-            )
-        return models["*"]
 
     def _present(self, number: int) -> tuple[str, ...]:
         """The clients that have joined by round `number`."""

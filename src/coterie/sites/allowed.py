@@ -98,9 +98,8 @@ class Allowed:
             for field, kind in task.kinds.items():
                 if row_noise and kind == "update":
                     continue
-                if kind not in hidden and not (
-                    kind == "other" and is_exact_fact(task.forms.get(field))
-                ):
+                is_fact = kind == "other" and is_exact_fact(task.forms.get(field))
+                if kind not in hidden and not is_fact:
                     return f"{field!r} of {short(task.name)}"
         return ""
 
@@ -183,11 +182,8 @@ class Allowed:
         except InputError as error:
             raise RefusedError(str(error)) from error
         part = self.part_of(task, payload)
-        if (
-            task == evaluate.name
-            and round < self.rounds
-            and part not in self.evaluated_parts
-        ):
+        is_early = task == evaluate.name and round < self.rounds
+        if is_early and part not in self.evaluated_parts:
             raise RefusedError(
                 f"the approved plan evaluates {part} rows after the last round alone"
             )

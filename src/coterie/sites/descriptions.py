@@ -149,11 +149,12 @@ def parse_descriptions(
     for name, fields in table.items():
         try:
             description = SiteDescription.parse(**fields)
-            valid = all(type(rows) is int for rows in description.rows) and all(
-                isinstance(kind, str)
-                or all(isinstance(category, str) for category in kind)
-                for kind in (description.label, *description.columns.values())
-            )
+            valid = all(type(rows) is int for rows in description.rows)
+            for kind in (description.label, *description.columns.values()):
+                # The word for a kind, or the categories of a column.
+                categories = [kind] if isinstance(kind, str) else kind
+                for category in categories:
+                    valid = valid and isinstance(category, str)
         except (TypeError, AttributeError):
             valid = False
         if not valid:

@@ -144,10 +144,9 @@ def _label_of(table: Table, options: Mapping[str, Any]) -> LabelDescription:
 def _is_quantity(label: LabelDescription, options: Mapping[str, Any]) -> bool:
     if options.get("exposure") is not None:
         return True
-    has_many_values = label.kind == "number" and label.distinct > MANY_CLASSES
-    return options.get("task") == "regression" or (
-        options.get("task") is None and has_many_values
-    )
+    if options.get("task") is not None:
+        return bool(options["task"] == "regression")
+    return label.kind == "number" and label.distinct > MANY_CLASSES
 
 
 def _common(
@@ -300,15 +299,13 @@ def _values_fit(
         return False
     if options.get("above") is not None:
         return values == [] and count == 2
-    if (
-        _is_quantity(about, options) or count == 0
-    ):  # other sites may show that these few values are no classes
-        return (
-            values == []
-            and count == 0
-            and about.kind in ("number", "boolean")
-            and options.get("task") != "classification"
-        )
+    # Other sites may show that these few values are no classes.
+    if _is_quantity(about, options) or count == 0:
+        has_no_classes = values == [] and count == 0
+        may_be_quantity = about.kind in ("number", "boolean")
+        if options.get("task") == "classification":
+            may_be_quantity = False
+        return has_no_classes and may_be_quantity
     return isinstance(values, list) and len(values) == len({*values}) == count > 1
 
 

@@ -55,11 +55,12 @@ def _folders(kit: Path) -> list[Path]:
         raise InputError(
             f"{kit} is not a kit: it has no folder startup; give the kit of a site or of the server"
         )
-    return [
-        p
-        for p in kit.iterdir()
-        if p.is_dir() and (p.name in _LEFT or _JOB.fullmatch(p.name))
-    ]
+    left = []
+    for path in kit.iterdir():
+        is_of_run = path.name in _LEFT or _JOB.fullmatch(path.name)
+        if path.is_dir() and is_of_run:
+            left.append(path)
+    return left
 
 
 def _files(folder: Path) -> Iterator[Path]:

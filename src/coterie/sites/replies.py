@@ -225,12 +225,16 @@ def undraftable(
         return True
 
     every = tuple(descriptions)
-    culprits = [name for name in every if not drafts((name,))]
-    return (
-        culprits
-        or [n for n in every if drafts(tuple(m for m in every if m != n))]
-        or list(every)
-    )
+    wrong_alone = [name for name in every if not drafts((name,))]
+    if wrong_alone:
+        return wrong_alone
+    # Each fits by itself: without whom do the others fit together?
+    culprits = []
+    for name in every:
+        others = tuple(other for other in every if other != name)
+        if drafts(others):
+            culprits.append(name)
+    return culprits or list(every)
 
 
 class FarMoments(NamedTuple):

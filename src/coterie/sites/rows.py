@@ -454,11 +454,10 @@ class SiteRows:
 
     def _task(self, message: Mapping[str, Any]) -> dict[str, Any]:
         ask = message.get("ask")
-        if (
-            not isinstance(ask, Ask)
-            or not isinstance(ask.context, Context)
-            or not isinstance(ask.payload, Mapping)
-        ):
+        if not isinstance(ask, Ask):
+            raise RefusedError("this message holds no task")
+        # The fields of a decoded ask may be anything.
+        if not isinstance(ask.context, Context) or not isinstance(ask.payload, Mapping):
             raise RefusedError("this message holds no task")
         if ask.names != (self.name,):
             raise RefusedError(f"the ask is not for {self.name!r}")
@@ -631,12 +630,9 @@ class SiteRows:
             self.settings.minimum_cell,
             self._key,
         )
-        boosted = (
-            self.shard is not None
-            and fits_boosted_at_sites(self.experiment)
-            and wants_boosted(self.experiment, self.shard.clients)
-            and can_fit()
-        )
+        boosted = False
+        if self.shard is not None and fits_boosted_at_sites(self.experiment):
+            boosted = wants_boosted(self.experiment, self.shard.clients) and can_fit()
         veil = None
         if self.approved.private or self.approved.secret:
             veil = KeyedVeil(self._key, self.approved.metric_noise)

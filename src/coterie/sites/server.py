@@ -408,11 +408,11 @@ class Remote(Engine):
         """
         remaining = [name for name in self._present if name not in unreadable]
         begun = do == "prepare" and self._began
-        if begun or self._goes_on:
+        goes_on = begun or self._goes_on
+        if goes_on:
             remaining = [name for name in remaining if name not in sentences]
-        if (sentences and not begun and not self._goes_on) or 2 * len(remaining) < len(
-            self._link.names
-        ):
+        refuses_to_begin = bool(sentences) and not goes_on
+        if refuses_to_begin or 2 * len(remaining) < len(self._link.names):
             shown = "; ".join(
                 f"{name} ({why})" for name, why in {**sentences, **unreadable}.items()
             )

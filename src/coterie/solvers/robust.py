@@ -180,9 +180,10 @@ def multi_krum(rows: Values, byzantine: int, keep: int | None = None) -> Tensor:
 def _by_coordinates(rows: Values, rule: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `rule` to the sorted values of each coordinate [d], to few enough coordinates at a time that copies are small."""
     dtype = dtype_of(rows)
-    is_matrix = isinstance(rows, Tensor) and rows.ndim == 2 and rows.numel() > 0
-    if not isinstance(rows, Tensor) or not is_matrix or not rows.is_floating_point():
+    if not isinstance(rows, Tensor) or not rows.is_floating_point():
         return rule(_sort(_matrix(rows))).to(dtype)
+    if rows.ndim != 2 or not rows.numel():
+        return rule(_sort(_matrix(rows))).to(dtype)  # which says what is wrong
     blocks = rows.detach().split(_COORDINATES, 1)
     for block in blocks:
         if not bool(torch.linalg.vector_norm(block, torch.inf).isfinite()):
