@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.measure import Settings
-from benchmarks.scale import measure_missing
+from benchmarks.scale import measure_missing, measured_on
 
 WHAT = __doc__ or ""
 METHODS = ("fedavg", "scaffold", "median", "maxfl", "meritfed")
@@ -63,7 +63,8 @@ def table(result: Mapping[str, Any]) -> str:
             if axis in ON_PAPER:
                 cells.append(_on_paper(runs, ON_PAPER[axis]))
             lines.append(f"| `{method}` | {' | '.join(cells)} |")
-        lines += ["", _about(result, axis), ""]
+        runs_of_axis = [run for run in result["runs"] if run["axis"] == axis]
+        lines += ["", measured_on(runs_of_axis), ""]
     return "\n".join(lines)
 
 
@@ -76,14 +77,6 @@ def runs_along(
         if (run["axis"], run["method"]) == (axis, method):
             runs[run["size"]] = run
     return runs
-
-
-def _about(result: Mapping[str, Any], axis: str) -> str:
-    """On what the runs of an axis were measured."""
-    runs = [run for run in result["runs"] if run["axis"] == axis]
-    cpus = ", ".join(sorted({run["cpu"] for run in runs}))
-    commits = ", ".join(sorted({run["commit"] for run in runs}))
-    return f"By {axis}: {cpus}; commit {commits}."
 
 
 def _cell(run: Mapping[str, Any]) -> str:

@@ -344,10 +344,16 @@ def table(result: Mapping[str, Any]) -> str:
             line["at"],
         )
         lines.append(f"| {' | '.join(cells)} |")
-    machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores; {result['measured'][:10]}"
-    return "\n".join(
-        [*lines, "", f"{machine}, load {result['load'][0]} -> {result['load'][1]}."]
-    )
+    return "\n".join([*lines, "", measured_on(result["runs"])])
+
+
+def measured_on(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Say which commits were measured on which processors."""
+    commits: dict[str, set[str]] = {}
+    for run in runs:
+        commits.setdefault(run["cpu"], set()).add(run["commit"])
+    places = [f"{cpu} at {', '.join(sorted(of))}" for cpu, of in commits.items()]
+    return f"Measured on {'; '.join(places)}."
 
 
 def measure_case(name: str, *, quick: bool = False) -> dict[str, float]:

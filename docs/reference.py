@@ -26,7 +26,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "UniformClassSampler", "GradientNormSampler",
     ),
     "Data": ("Clients", "Client", "Part", "LabelForm", "data"),
-    "Models and metrics": ("models", "Hazards", "metrics"),
+    "Models and metrics": ("models", "Hazards", "Ordered", "metrics"),
     "Engines": ("InProcess", "Ray", "EngineSpec"),
     "Callbacks": ("Callback", "Metrics", "EarlyStopping", "TensorBoard", "MLflow", "WandB"),
     "Filters and attacks": ("Filter", "Passage", "ErrorFeedback", "BF16", "Clip", "GaussianNoise", "Int8", "TopK", "Attack", "attacks"),

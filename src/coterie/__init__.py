@@ -54,6 +54,7 @@ _PUBLIC: dict[str, str] = {
     "MLflow": "coterie.run.trackers.mlflow:MLflow",
     "move": "coterie.base.vector:move",
     "options": "coterie.config.schema:options",
+    "Ordered": "coterie.base.heads:Ordered",
     "OwnModel": "coterie.contract.task:OwnModel",
     "Part": "coterie.base.rows:Part",
     "Passage": "coterie.contract.filters:Passage",

@@ -101,7 +101,7 @@ FLAGS = {
     "evaluate 0": ((*HEART, "--set", "run.evaluate=0"), 'run.evaluate must be "default" (about twenty evaluations) or an int'),
     "metrics in a number": ((*HEART, "--set", "run.metrics=3"), "run.metrics must be a list of names"),
     "unknown device": ((*HEART, "--set", "engine.device=gpu"), "device 'gpu' cannot be used here", "take cpu"),
-    "unknown kernel": ((*HEART, "--set", "engine.kernel=fast"), "engine.kernel must be auto | loop; got 'fast'"),
+    "unknown kernel": ((*HEART, "--set", "engine.kernel=fast"), "engine.kernel must be auto | vmap | loop; got 'fast'"),
     "unknown engine": ((*HEART, "--engine", "rai"), "[engine]: there is no engine 'rai'; did you mean 'ray'?"),
     "merge_validation in words": ((*HEART, "--set", "run.merge_validation=yes"), "run.merge_validation must be true or false"),
     "unknown option of data": ((*HEART, "--set", "data.hospitals=2"), "heart-disease has no option 'hospitals'"),

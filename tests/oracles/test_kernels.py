@@ -500,7 +500,7 @@ def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
             engine=InProcess(kernel="loop"),
         )
         assert not [r for r in caplog.records if "kernel" in r.getMessage()]
-    with pytest.raises(InputError, match=r"kernel must be auto \| loop"):
+    with pytest.raises(InputError, match=r"kernel must be auto \| vmap \| loop"):
         InProcess(kernel="fast")
 
 

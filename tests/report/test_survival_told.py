@@ -8,7 +8,12 @@ import pytest
 
 import coterie as ct
 from coterie.compute.outcomes import Rows
-from coterie.report.evidence import smallest_effect, smallest_effect_of_events
+from coterie.report.comparisons import Comparisons
+from coterie.report.evidence import (
+    smallest_effect,
+    smallest_effect_of_counts,
+    smallest_effect_of_events,
+)
 from coterie.report.followup import groups_of, in_words, patients_of
 from coterie.report.words import tell
 
@@ -67,6 +72,43 @@ def test_the_smallest_effect_means_the_same_at_few_and_at_many_events():
     rare = smallest_effect_of_events(9900, 100) / smallest_effect([9900, 100])
     assert rare == pytest.approx(1, abs=0.02)
     assert smallest_effect_of_events(50, 0) > 0
+
+
+@pytest.mark.parametrize("mean", [0.03, 0.3, 1.0, 3.0])
+def test_the_smallest_effect_on_counts_needs_rows_with_an_event_alone(mean):
+    """Where a site tells how many rows have one it is, of Poisson counts, that of the deviance of its rows."""
+    seen = np.random.default_rng(0).poisson(mean, 20_000)
+    usual = np.full(len(seen), seen.mean())
+    constant = usual - seen * np.log(usual / usual)  # of a rate that is the usual one
+    rows = Rows(
+        np.arange(len(seen)),
+        constant,
+        constant,
+        None,
+        None,
+        counts=np.column_stack([usual, seen]).astype(float),
+    )
+    events = int((seen > 0).sum())
+    told = smallest_effect_of_counts(len(seen) - events, events)
+    assert told == pytest.approx(0.01 * rows.half_deviance, rel=0.05)
+
+
+def test_a_site_that_tells_counts_has_their_smallest_effect(monkeypatch):
+    compared = Comparisons.__new__(Comparisons)
+
+    class Told:
+        half_deviance = staticmethod(lambda method, client: None)
+        event_counts = staticmethod(lambda method, client: None)
+        test_rows = staticmethod(lambda method, client: 100)
+        rarest = staticmethod(lambda method, client: 20)
+
+    class Results:
+        against, smallest, of_counts, of_events = "local", 0.01, True, False
+        classification, experiment = False, {}
+
+    monkeypatch.setattr(Comparisons, "outcomes", Told, raising=False)
+    object.__setattr__(compared, "results", Results)
+    assert compared.smallest_at("a", "loss") == smallest_effect_of_counts(80, 20)
 
 
 def test_survival_is_predicted_and_seen_in_all_patients_and_by_third_of_risk(

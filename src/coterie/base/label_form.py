@@ -5,6 +5,7 @@ Nothing else reads raw labels to guess what they are. Labels stay one tensor, so
 | kind | labels | a row is |
 | --- | --- | --- |
 | classes | int64 [n], or [n, ...] of pixels | a class 0, 1, ... |
+| ordered | int64 [n] | likewise, of classes in their order |
 | several | int64 [n, L] | 0 or 1 for each of L classes |
 | numbers | float32 [n, ...] | a quantity |
 | hazards | float32 [n, 3] | entry, time and event, times divided by the horizon |
@@ -30,7 +31,7 @@ from torch import Tensor
 from coterie.base import hazards
 from coterie.base.errors import InputError, nearest
 
-FormKind = Literal["classes", "several", "numbers", "hazards", "count"]
+FormKind = Literal["classes", "ordered", "several", "numbers", "hazards", "count"]
 
 ENTRY, TIME, EVENT = range(3)
 """Columns of the labels of time to event."""
@@ -60,7 +61,8 @@ class LabelForm:
     """What labels are. It is also their loss (outputs, labels) -> [rows], where the kind has one that is no other's.
 
     Attributes:
-        kind: `classes`, `several`, `numbers`, `hazards` (time to event) or `count` (with exposure).
+        kind: `classes`, `ordered` (classes for which a model is proportional odds, `ct.Ordered`), `several`, `numbers`, `hazards` (time
+            to event) or `count` (with exposure).
         columns: names of the columns of a table that make the label, in the order of the columns of labels.
         classes: names of the classes; empty where they have none.
         cuts: upper ends of the intervals of time, in horizons.
@@ -134,11 +136,12 @@ class LabelForm:
             names = (label["column"], label["exposure"])
             return cls("count", columns=names, rates=label["rates"], weighted=weighted)
         if label.get("task") != "time to event":
-            if not weighted:
+            kind: FormKind = "ordered" if label.get("ordered") else "classes"
+            if not weighted and kind == "classes":
                 return None
             if label.get("task") == "regression":
                 return cls("numbers", weighted=True)
-            return cls("classes", classes=label["classes"], weighted=True)
+            return cls(kind, classes=label["classes"], weighted=weighted)
         columns = (label.get("entry"), label.get("time"), label.get("column"))
         return cls(
             "hazards",
@@ -162,7 +165,7 @@ class LabelForm:
         if not self.weighted:
             return labels
         columns = labels[..., :-1]
-        if self.kind in ("classes", "several"):
+        if self.kind in ("classes", "ordered", "several"):
             columns = columns.long()
         is_table = self.has_loss or self.kind == "several"
         if columns.shape[-1] == 1 and not is_table:
@@ -330,6 +333,6 @@ class LabelForm:
         labels = self.unweighted(labels)
         if self.kind == "hazards":
             return (labels[:, EVENT] > 0).cpu().numpy().astype(np.int64)
-        if self.kind == "classes" and labels.ndim == 1:
+        if self.kind in ("classes", "ordered") and labels.ndim == 1:
             return np.asarray(labels.cpu().numpy())
         return None

@@ -37,11 +37,16 @@ def add_flags(parser: argparse.ArgumentParser, *tables: str) -> None:
         group = parser.add_argument_group(f"[{table}]")
         for key in keys:
             metavar = (key.option.flag and key.option.flag.metavar) or key.name.upper()
+            switch: dict[str, Any] = {}
+            if key.option.kinds == (bool,):
+                # The flag alone says yes.
+                switch = {"nargs": "?", "const": "true"}
             group.add_argument(
                 key.flag,
                 dest=key.path,
                 metavar=metavar,
                 help=key.help.replace("%", "%%"),
+                **switch,
             )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.base.errors import InputError
-from coterie.base.heads import Hazards
+from coterie.base.heads import Hazards, Ordered
 from coterie.base.label_form import LabelForm
 from coterie.base.loss import IGNORED, Loss
 from coterie.base.rows import Inputs
@@ -95,6 +95,8 @@ def require_linear(model: nn.Module, loss: Loss, method: str) -> nn.Linear:
         NotLinearError: The model is not one linear layer with bias, its loss is not the library's, or it is too large to be solved.
     """
     cure = f"leave out {method}, or take --model logistic"
+    if isinstance(model, Ordered):
+        cure = f"leave out {method}, or ordered"
     layer = linear_layer(model)
     if layer is None:
         raise NotLinearError(

@@ -24,6 +24,7 @@ from coterie.compute.cohort_rows import Batch, CohortRows, pick_rows
 from coterie.compute.columns import COLUMNS, Columns
 from coterie.compute.features import capture
 from coterie.compute.kernels import Batched, Feed, StepRule
+from coterie.compute.mapped import Mapped
 from coterie.compute.optimisers import State, make_stepper
 from coterie.compute.row_noise import PrivateRows, check_private
 from coterie.compute.segments import Chunk, RowSource, chunks
@@ -244,11 +245,10 @@ class LocalTraining:
             self.sampler, Sampler, "trained"
         )
         subtract = relative
-        if workspace.batched is not None and self._is_plain():
+        kernel = workspace.batched or workspace.mapped
+        if kernel is not None and self._is_plain():
             subtract = relative and watches
-            self._train_in_kernel(
-                workspace.batched, result, relative=relative and not watches
-            )
+            self._train_in_kernel(kernel, result, relative=relative and not watches)
         else:
             self._begin_states()
             with workspace.training(), self._captured() as self._found:
@@ -326,7 +326,7 @@ class LocalTraining:
 
     def _train_in_kernel(
         self,
-        kernel: Batched,
+        kernel: Batched | Mapped,
         result: Tensor,
         *,
         relative: bool,
@@ -375,7 +375,7 @@ class LocalTraining:
         return StepRule(lr, torch.tensor(shrink, dtype=torch.float64), shift)
 
     def _plan(
-        self, kernel: Batched, source: RowSource
+        self, kernel: Batched | Mapped, source: RowSource
     ) -> list[tuple[Chunk, Iterable[Feed] | None]]:
         """The chunks of all clients, each with its rows where they are used again."""
         cohort = self.cohort

@@ -29,8 +29,9 @@ from coterie.base.vector import (
 )
 from coterie.compute.columns import Columns
 from coterie.compute.heights import find_heights
-from coterie.compute.kernel_choice import is_steady, known_kernel
+from coterie.compute.kernel_choice import find_mapped, is_steady, known_kernel
 from coterie.compute.kernels import Batched
+from coterie.compute.mapped import Mapped
 from coterie.compute.probe import check_labels, probe
 from coterie.contract.filters import Veil
 
@@ -50,6 +51,7 @@ class Workspace:
         loss, classes, random, always_random, batch_norm, unused, channels_last: as `Probed` says.
         vectorised: whether gradients of rows are computed for many rows at once.
         batched: the kernel that trains; None: the plain loop does. `of_rows` is the same also where it trains no company.
+        mapped: what trains several clients at once where no batched kernel does, if that is asked for.
         tells_loss: whether `last_loss` is asked for, which kernels do not compute.
         last_loss: mean loss of the batch whose gradient was computed last.
         kept_calls: by part, the rows of clients that were asked about last, as a kernel takes them (`compute/oracle.py`).
@@ -103,7 +105,8 @@ class Workspace:
 
         # A kernel makes its products in the type of the model: in bf16 it would not do what was asked.
         known: Batched | None = None
-        if kernel == "auto" and not self._in_bf16:
+        takes_kernels = kernel != "loop" and not self._in_bf16
+        if takes_kernels:
             known = known_kernel(
                 self.model, self.layout, self.loss, example, self.device
             )
@@ -112,6 +115,17 @@ class Workspace:
         self.batched: Batched | None = None
         if known is not None and is_steady(known):
             self.batched = known
+        self.mapped: Mapped | None = None
+        is_mappable = not (self.random or self.unused)
+        if kernel == "vmap" and takes_kernels and known is None and is_mappable:
+            self.mapped = find_mapped(
+                self.model,
+                self.layout,
+                self.loss,
+                self.x.clone(),
+                self.prepare(self.two_rows.read()),
+                self.two_rows.labels.to(self.device),
+            )
 
         self.fewest_rows = 1
         self.veil: Veil | None = None

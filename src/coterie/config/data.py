@@ -54,6 +54,8 @@ class Tables:
             judged near the median time of events.
         weights: column that says how much each row counts, such as a survey's weights: 0 or more, divided by their mean at each client.
             The column is no input.
+        ordered: whether the classes of the label have an order, by which a model has one score and cuts (proportional odds):
+            that of numbers, or of `classes = {...}`, the lowest first.
         task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole. A label to
             regress on is standardised by the pooled moments of training rows, and `label_scale` of the clients undoes that: losses are
             those of the standardised label, metrics and predictions are in its unit.
@@ -97,6 +99,7 @@ class Tables:
     horizon: Annotated[float | None, optional(POSITIVE), Flag(metavar="TIME")] = None
     exposure: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
     weights: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
+    ordered: Annotated[bool, Flag()] = False
     task: Annotated[
         str | None,
         optional(one_of("classification", "regression")),
@@ -128,6 +131,13 @@ class Tables:
         self._check_time_to_event()
         self._check_exposure()
         self._check_columns_of_the_label()
+        for key in ("event", "exposure", "above"):
+            if self.ordered and getattr(self, key) is not None:
+                raise InputError(
+                    f"ordered is about three classes or more, and {key} says another kind of label; drop one of them"
+                )
+        if self.ordered and self.task == "regression":
+            raise InputError("ordered is about classes; drop it or task = 'regression'")
         if self.task == "regression" and self.above is not None:
             raise InputError(
                 "above makes classes of the label; drop it or task = 'regression'"

@@ -154,6 +154,8 @@ class Option(NamedTuple):
         if text == self.none:
             return text
         kinds, rule = self.kinds, self.in_files or NUMBER
+        if bool in kinds and text in ("true", "false"):
+            return text == "true"
         if self.units is not None:
             kinds, rule = (int,), SIZE
         for kind, made_of in _TEXTS.items():

@@ -24,7 +24,9 @@ class InProcess(EngineSpec):
 
     Attributes:
         workers: processes over which the clients are spread; results do not depend on it.
-        kernel: of local training: "auto", batched where that is possible, or "loop", the plain loop over clients.
+        kernel: of local training: "auto", batched where that is possible; "vmap", the same, and models that no batched kernel knows
+            (such as convolutions) by `torch.func.vmap`, which makes each call of a step once for some ten clients and on a CPU takes
+            longer; or "loop", the plain loop over clients.
         device: of model and rows; workers are processes that share the CPU, so that a GPU has one.
         precision: of the products of a training step: "float32", or "bf16", 16 bits with the exponents of float32 (torch's autocast),
             which convolutions and transformers are trained in about twice as fast where the processor has it. Models, losses,
@@ -39,7 +41,7 @@ class InProcess(EngineSpec):
     """
 
     workers: Annotated[int, SIZE, Flag(metavar="N")] = 1
-    kernel: Annotated[str, one_of("auto", "loop")] = "auto"
+    kernel: Annotated[str, one_of("auto", "vmap", "loop")] = "auto"
     device: str = "cpu"
     precision: Annotated[str, one_of("float32", "bf16")] = "float32"
     timeout: Annotated[
@@ -112,7 +114,7 @@ class LocalEngine(Engine):
         self.layout = workspace.layout
         self.clients = clients.names
         self.serves = serves
-        self._kernel = workspace.batched
+        self._kernel = workspace.batched or workspace.mapped
         self.has_server = clients.server is not None
         self.unseen: tuple[str, ...] = ()
         if clients.unseen is not None:

@@ -1,6 +1,6 @@
 """Models by name: each a frozen dataclass of settings whose `build` makes an `nn.Module` for given inputs and outputs."""
 
-from coterie.base.heads import Hazards
+from coterie.base.heads import Hazards, Ordered
 from coterie.models.building import (
     ModelSpec,
     build_for,
@@ -20,6 +20,7 @@ __all__ = [
     "Logistic",
     "Mean",
     "ModelSpec",
+    "Ordered",
     "ResNet8",
     "ResNet9",
     "ResNet18",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.base.heads import Hazards
+from coterie.base.heads import Hazards, Ordered
 from coterie.base.label_form import LabelForm
 from coterie.base.loss import IGNORED
 from coterie.base.rng import Rng, fork_generators
@@ -138,7 +138,8 @@ def build_model(
 def build_for(
     form: LabelForm | None, model: Any, shape: Any, outputs: int
 ) -> nn.Module:
-    """The module that settings of a model make for labels of a form: of time to event a score, behind which `Hazards` stands.
+    """The module that settings of a model make for labels of a form: of time to event a score, behind which `Hazards` stands, and of
+    ordered classes one with `Ordered`.
 
     Args:
         form: The form of the labels; None: classes, or numbers.
@@ -153,6 +154,8 @@ def build_for(
       (baseline): Baseline()
     )
     """
+    if form is not None and form.kind == "ordered":
+        return Ordered(build_shape(model, shape, 1), outputs)
     if form is None or form.kind != "hazards":
         return build_shape(model, shape, outputs)
     return Hazards(build_shape(model, shape, 1), form.outputs)

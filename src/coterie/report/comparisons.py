@@ -24,6 +24,7 @@ from coterie.report.evidence import (
     pool_errors,
     share,
     smallest_effect,
+    smallest_effect_of_counts,
     smallest_effect_of_events,
     state,
 )
@@ -353,6 +354,10 @@ class Comparisons:
         half_deviance = self.outcomes.half_deviance(results.against or "", client)
         if metric == "loss" and half_deviance is not None:
             return self.smallest * half_deviance
+        if metric == "loss" and results.of_counts:
+            told = self.event_counts(client)
+            if told is not None:
+                return smallest_effect_of_counts(*told, self.smallest)
         has_log_loss = results.classification or results.of_events
         is_log_loss = has_log_loss and not own_loss(results.experiment)
         if metric != "loss" or not is_log_loss:

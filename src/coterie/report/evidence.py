@@ -100,6 +100,32 @@ def smallest_effect_of_events(
     return 4 * smallest * max(events, 0.5) / max(without + events, 1)
 
 
+def smallest_effect_of_counts(
+    without: float, events: float, smallest: float = SMALLEST
+) -> float:
+    """Return the smallest effect on the loss per row of a count where a site tells no more than how many rows have an event.
+
+    It is `smallest` times half the deviance of a constant rate, as where rows are here, of Poisson counts with so many rows without
+    an event. Counts that vary more have a larger one, so that this is strict.
+
+    Args:
+        without: Rows without an event.
+        events: Rows with one or more.
+        smallest: As a share of half the deviance.
+
+    >>> round(smallest_effect_of_counts(90, 10), 4), round(smallest_effect_of_counts(5, 95), 4)
+    (0.0025, 0.0055)
+    """
+    # Half a row is added on either side, so that no share is 0 or 1.
+    share = (events + 0.5) / (without + events + 1)
+    mean = -math.log1p(-share)
+    counts = np.arange(1, 60)
+    log_factorials = np.cumsum(np.log(counts))
+    chances = np.exp(counts * math.log(mean) - mean - log_factorials)
+    half_deviance = float((chances * counts * np.log(counts / mean)).sum())
+    return smallest * half_deviance
+
+
 class Gain(NamedTuple):
     """The evidence of the rows of one client alone about one method and metric.
 

@@ -447,6 +447,8 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
         return OF_HAZARDS
     if clients.form.kind == "count":
         return OF_COUNTS
+    if clients.form.kind == "ordered":
+        return ("class_error",)
     if label.get("count"):
         return ("poisson_deviance",)
     if label.get("kind") == "number" and len(label.get("values", ())) > 2:

@@ -34,7 +34,7 @@ TABLE_TASKS = (describe, moments, count_events, sum_followup, sum_counts)
 _ALLOWED = tuple(
     option.name
     for option in options_of(Tables)
-    if option.name not in ("arrays", "weights")
+    if option.name not in ("arrays", "weights", "ordered")
 )
 
 
@@ -67,6 +67,10 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("weights") is not None:
         raise InputError(
             "[data] weights: rows at sites count alike, since minima are of rows; leave weights out, or compare tables in one place"
+        )
+    if options.get("ordered"):
+        raise InputError(
+            "[data] ordered: at sites classes have no order; leave ordered out, or compare tables in one place"
         )
     for key in options:
         if key not in _ALLOWED:

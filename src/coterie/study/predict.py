@@ -144,10 +144,10 @@ def load_answers(
         table = read_toml(folder / "experiment.toml").get("model", {})
     classes, label = tuple(metadata["classes"]), recipe["label"]
     form = LabelForm.of_recipe(label)
-    if form is not None and not form.has_loss:
-        form = None  # classes or numbers, whose rows have weights
     built = _model(folder, table, trust)
     model = build_for(form, built, sizes, metadata["outputs"])
+    if form is not None and not form.has_loss:
+        form = None  # classes or numbers say it themselves
     model.load_state_dict(state)
     scale = LabelScale()
     if not classes and form is None:

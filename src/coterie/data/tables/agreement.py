@@ -176,6 +176,9 @@ def draft_recipe(
         label = _label(clients, settings)
         if settings.weights is not None:
             label["weights"] = settings.weights
+        if settings.ordered:
+            _check_order(label, settings)
+            label["ordered"] = True
         if label["task"] == "regression" and settings.bounds:
             _scale_label(label, settings.bounds)
         about_label = [
@@ -488,6 +491,23 @@ def _label(clients: Told, settings: Tables) -> LabelRecipe:
             )
         spec["classes"] = list(settings.class_names)
     return spec
+
+
+def _check_order(label: LabelRecipe, settings: Tables) -> None:
+    """Raise `InputError` for a label whose classes have no order that is known."""
+    name, values = label["column"], label["values"]
+    if label["task"] != "classification" or len(values) < 3:
+        raise InputError(
+            f"ordered is about three classes or more, and label {name!r} has {len(values) or 'numbers'}; drop ordered"
+        )
+    if label["kind"] != "number" and not settings.spellings:
+        cure = Cure("classes", {value: [value] for value in values})
+        raise InputError(
+            Advice(
+                f"label {name!r} is text, whose order nobody knows; say it, the lowest first, such as {cure}",
+                [cure],
+            )
+        )
 
 
 def _without_classes(column: str | None, task: str) -> LabelRecipe:

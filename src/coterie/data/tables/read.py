@@ -36,7 +36,17 @@ from coterie.data.tables.cells import (
 
 T = TypeVar("T")
 
-SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".xlsx", ".parquet", ".dta", ".npz")
+SUFFIXES = (
+    ".csv",
+    ".tsv",
+    ".csv.gz",
+    ".tsv.gz",
+    ".xlsx",
+    ".parquet",
+    ".dta",
+    ".sav",
+    ".npz",
+)
 _OTHER_TABLES = {
     ".xls",
     ".xlsm",
@@ -44,7 +54,6 @@ _OTHER_TABLES = {
     ".ods",
     ".numbers",
     ".feather",
-    ".sav",
     ".sas7bdat",
     ".rds",
     ".rdata",
@@ -299,6 +308,7 @@ def open_sheet(path: str | Path, reading: Reading, *, name: str | None = None) -
         ".xlsx": _xlsx,
         ".parquet": _parquet,
         ".dta": _stata,
+        ".sav": _spss,
         ".npz": _npz,
     }
     if suffix_of(path) not in readers:
@@ -326,8 +336,8 @@ def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
             texts = _texts_of_arrow(values)
             columns[name] = [text or "" for text in texts]
         return columns
-    if suffix == ".dta":
-        frame = _stata_frame(path)
+    if suffix in (".dta", ".sav"):
+        frame = _stata_frame(path) if suffix == ".dta" else _spss_frame(path)
         for name in frame.columns:
             present = frame[name].notna()
             columns[str(name)] = frame[name].astype(object).where(present, "").map(str)
@@ -546,6 +556,23 @@ def _stata_frame(path: Path) -> Any:
 
 def _stata(path: Path, reading: Reading) -> Columns:
     return _frame_columns(_stata_frame(path), reading)
+
+
+def _spss_frame(path: Path) -> Any:
+    """The data frame in a file of SPSS, its value labels as categories and its missing values as such."""
+    with explain_imports("reading SPSS needs pandas and pyreadstat", "data"):
+        import pandas as pd
+        import pyreadstat
+    try:
+        return pd.read_spss(path)
+    except (pyreadstat.ReadstatError, OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read as SPSS ({_first_line(error)}); save it again, or as CSV"
+        ) from error
+
+
+def _spss(path: Path, reading: Reading) -> Columns:
+    return _frame_columns(_spss_frame(path), reading)
 
 
 def _frame_columns(frame: Any, reading: Reading) -> Columns:

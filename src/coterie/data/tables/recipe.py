@@ -125,6 +125,7 @@ class LabelRecipe(TypedDict, total=False):
         time, entry, event_is: of time to event, whose `column` is the event: as in the settings.
         exposure: column of the exposure of counts, which have one rate.
         weights: column of the weights of rows, of any task.
+        ordered: whether the classes have an order that a model keeps.
         horizon, cuts, rates, events: the form of time to event (`base.label_form.LabelForm`), and events in training rows.
     """
 
@@ -150,6 +151,7 @@ class LabelRecipe(TypedDict, total=False):
     events: int
     exposure: str
     weights: str
+    ordered: bool
 
 
 class Recipe(TypedDict):
