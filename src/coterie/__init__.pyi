@@ -62,6 +62,7 @@ from coterie.base.errors import CoterieError as CoterieError
 from coterie.base.errors import InputError as InputError
 from coterie.base.errors import RunError as RunError
 from coterie.base.heads import Hazards as Hazards
+from coterie.base.heads import Ordered as Ordered
 from coterie.base.label_form import LabelForm as LabelForm
 from coterie.base.rng import Rng as Rng
 from coterie.base.rows import Part as Part

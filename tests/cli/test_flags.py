@@ -24,13 +24,14 @@ EXAMPLES = {
     "tuple[str, ...]": "b,a",
     "tuple[int, ...]": "7,5",
     "str": "some",
+    "bool": "true",
 }
 
 
 def example(key):
     """A text for the flag, and for `--set`."""
     kinds = [
-        str(getattr(k, "__name__", k)) if k in (int, float, str) else str(k)
+        str(getattr(k, "__name__", k)) if k in (int, float, str, bool) else str(k)
         for k in key.option.kinds
     ]
     return next((EXAMPLES[kind] for kind in EXAMPLES if kind in kinds), EXAMPLES["int"])
@@ -93,6 +94,11 @@ def test_a_flag_and_set_write_the_same_key(key):
     )
     assert typed == said
     assert key.name in typed[key.table]
+
+
+def test_the_flag_of_a_switch_alone_says_yes():
+    assert tables_after("--ordered")["data"] == {"ordered": True}
+    assert tables_after("--ordered", "false")["data"] == {"ordered": False}
 
 
 @pytest.mark.parametrize(
