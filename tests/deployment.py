@@ -20,7 +20,6 @@ from pathlib import Path
 from safetensors import safe_open
 
 from coterie.data.sets.heart_disease import export
-from coterie.run.files import OUTSIDE_ERROR, OUTSIDE_GAIN
 from coterie.sites.approval import approve, plan_hash
 from coterie.sites.flare.kits import provision
 from coterie.sites.flare.signature import sign_plan
@@ -418,12 +417,9 @@ def differences(one, other, *kept):
 
 
 def tensors_of(path):
-    """The tensors of a model file as bytes, by name.
-
-    What a hospital outside may expect is left out: it is measured where all rows are in one place, and at no server of sites.
-    """
+    """The tensors of a model file as bytes, by name."""
     with safe_open(path, framework="pt") as file:
-        names = sorted(set(file.keys()) - {OUTSIDE_GAIN, OUTSIDE_ERROR})
+        names = sorted(file.keys())
         return {name: file.get_tensor(name).numpy().tobytes() for name in names}
 
 

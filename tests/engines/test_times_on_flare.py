@@ -45,6 +45,9 @@ name = "fedavg"
 [[methods]]
 name = "fixed-effects"
 
+[[methods]]
+name = "partial"
+
 [run]
 rounds = 2
 seeds = 1
@@ -62,7 +65,7 @@ def test_a_plan_with_time_to_event_has_the_numbers_of_one_process(tmp_path):
     files = tmp_path / "files"
     files.mkdir()
     for number, name in enumerate(HOSPITALS):
-        ward(number, n=1500).to_csv(files / f"{name}.csv", index=False)
+        ward(number, n=2200).to_csv(files / f"{name}.csv", index=False)
     methods = '[[methods]]\nname = "fedavg"\n'
     with deployed(tmp_path / "made", methods=methods, rounds=1) as deployment:
         plan = tmp_path / "plan.toml"
@@ -78,3 +81,4 @@ def test_a_plan_with_time_to_event_has_the_numbers_of_one_process(tmp_path):
         assert not differences(here, there, *deployment.kept)
         log = Path(deployment.kits / "hungary" / "local" / "asks.jsonl").read_text()
         assert "intervals:sum_followup" in log
+        assert "left_out:gain_of_others" in log

@@ -21,7 +21,11 @@ from federations import Problem, batch_norm, logistic, regression
 
 MUTANTS = {
     "cox": [
-        ("solvers/cox.py", "- means.T @ means", "+ means.T @ means"),
+        (
+            "solvers/cox.py",
+            "- (share[:, None] * means).T",
+            "+ (share[:, None] * means).T",
+        ),
         ("solvers/cox.py", "own[died] -= lighter[at_time]", "own[died] -= 0"),
         ("solvers/cox.py", "- gone[:, None] *", "- 0 * gone[:, None] *"),
         (

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import fake_run
 import numpy as np
 import pytest
 import torch
@@ -13,21 +9,17 @@ import torch
 import coterie as ct
 from coterie.base.clients import Client, Clients
 from coterie.base.rows import Part
+from coterie.compute.left_out import constant_without_own
 from coterie.report.outside import (
     TAU_SPREAD,
     TAUS,
-    first_outside_words,
     predict_gain,
 )
-from coterie.report.results import Results
-from coterie.run.files import OUTSIDE_ERROR, OUTSIDE_GAIN, PAIRED
-from coterie.study.left_out import (
-    centres_without,
-    constant_without_own,
-    measure_left_out,
-)
+from coterie.run.files import ALL, OUTSIDE_ERROR, OUTSIDE_GAIN
+from coterie.study.left_out import centres_without, is_left_out, measure_left_out
 
 NAMES = "abcde"
+ALL_TRAIN = {"train": 1.0}
 
 
 def hospitals(kind: str = "binary", visits: int = 1) -> Clients:
@@ -100,6 +92,28 @@ def test_gain_and_error_are_those_of_rows(kind: str) -> None:
         assert float(found.prior[OUTSIDE_ERROR][k]) == pytest.approx(error)
 
 
+def test_rows_count_by_their_weights() -> None:
+    rows = {c.name: (c.train.inputs, c.train.labels) for c in hospitals()}
+    generator = torch.Generator().manual_seed(6)
+    weights = {name: torch.rand(40, generator=generator) + 0.1 for name in NAMES}
+    clients = ct.data.from_tensors(rows, weights=weights, split={"parts": ALL_TRAIN})
+    loss = ct.RunSettings().row_loss(clients)
+    found = measure_left_out(run_of(clients, ct.Partial()), clients, loss)
+    models = centres_without(found.prior)
+    for k, name in enumerate(NAMES):
+        x, y = rows[name]
+        w = (weights[name] / weights[name].mean()).double()
+        ill = y.double()
+        same = (w * ill).sum() * ill + (w * (1 - ill)).sum() * (1 - ill) - w
+        share = (same + 1) / (40 - w + 2)
+        score = x @ models[k, :-1] + models[k, -1]
+        right = torch.where(y > 0, score, -score)
+        gains = torch.nn.functional.logsigmoid(right) - share.log()
+        expected = float((w * gains).mean())
+        gain = float(found.prior[OUTSIDE_GAIN][k])
+        assert gain == pytest.approx(expected, abs=1e-6)
+
+
 def test_rows_of_one_patient_count_as_one() -> None:
     of_rows, of_patients = (
         measure_left_out(run_of(clients, ct.Partial()), clients).prior
@@ -119,9 +133,15 @@ def test_the_constant_of_classes_counts_the_other_rows() -> None:
 def test_two_clients_and_other_methods_tell_nothing_of_a_third() -> None:
     clients = Clients([client for client in hospitals() if client.name in "ab"])
     run = run_of(clients, ct.Partial())
-    assert measure_left_out(run, clients) is run
+    assert not is_left_out(run, "")
     shared = ct.fit(ct.FedAvg(), hospitals(), rounds=1)
-    assert measure_left_out(shared, hospitals()) is shared
+    assert not is_left_out(shared, "")
+    pooled = run_of(hospitals(), ct.Partial())
+    assert is_left_out(pooled, "")
+    assert is_left_out(pooled, ALL)
+    assert not is_left_out(pooled, "0")
+    sums = run_of(hospitals(), ct.Partial(sends="sums"))
+    assert not is_left_out(sums, "")
 
 
 def by_integration(gains: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
@@ -172,13 +192,3 @@ def test_most_new_hospitals_gain_what_was_said(count: int, tau: float) -> None:
         found = predict_gain(true[1:] + errors * rng.normal(size=count), errors)
         held += found.low <= true[0] <= found.high
     assert held >= 0.88 * 300
-
-
-def test_of_sites_the_report_says_why_it_is_not_known(tmp_path: Path) -> None:
-    numbers = dict.fromkeys("abc", (0.8, 0.78, 0.8, 0.45))
-    fake_run.write(tmp_path, dict.fromkeys(("local", "partial"), numbers))
-    assert first_outside_words(Results.load(tmp_path)) == ""
-    told = {"client": "a", "method": "partial", "other": "local", "metric": "loss"}
-    told |= {"error": 0.1, "p": 0.5, "gap": 0.0, "value": 0.4, "tested": 40}
-    (tmp_path / PAIRED).write_text(json.dumps([{**told, "rarest": 9}]))
-    assert "each site would have to" in first_outside_words(Results.load(tmp_path))

@@ -309,6 +309,11 @@ class Partial(Method[State]):
     }
 
     @property
+    def tells_quadratics(self) -> bool:
+        """Return True in the form of passes."""
+        return self.sends == "curvature"
+
+    @property
     def tasks(self) -> tuple[Any, ...]:
         """What the form asks."""
         if self.sends == "sums":

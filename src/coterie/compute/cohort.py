@@ -322,7 +322,8 @@ class Shard:
             ask.context.round,
             spent,
         )
-        with torch.enable_grad():  # whatever the caller has chosen
+        # Whatever the caller has chosen: a server may ask within `torch.no_grad`.
+        with torch.enable_grad():
             reply: tuple[Any, ...] = task(cohort, **ask.arguments)
         fields = task.reply._fields
         if not isinstance(reply, tuple) or len(reply) != len(fields):

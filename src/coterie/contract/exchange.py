@@ -276,6 +276,7 @@ class Exchange(Generic[R]):
 
     def _retry(self, names: Collection[str]) -> Ask:
         context = self.ask.context
+        # Another ask of the same stream: whoever replies now draws the random numbers of the first try.
         once_more = replace(context, ask=context.ask + 1, number=context.number + 1)
         ask = self.ask.to(tuple(n for n in self.ask.names if n in names))
         return replace(ask, context=once_more)

@@ -251,6 +251,7 @@ class Federation:
         is_share = is_number(need) and 0 <= float(need) <= 1
         if need != "all" and not is_share:
             raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
+        # Sorted, so that sums and bits do not depend on the order in which a method names its clients.
         names = tuple(sorted(asked_names))
         order: Sequence[int] = range(len(names))
         if names != asked_names:

@@ -248,6 +248,13 @@ class Method(ABC, Generic[S]):
         return self.linear_only
 
     @property
+    def tells_quadratics(self) -> bool:
+        """Return True if `prior` has the quadratics that `clients` told, as `partial` saves them: without one of them, the mean of the
+        others is known, and that client tests it after a training on all rows.
+        """
+        return False
+
+    @property
     def needs_exact_uploads(self) -> bool:
         """Return True if what clients remember must equal what the server received, so that lossy filters are refused."""
         return False

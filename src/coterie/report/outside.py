@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.base.files import open_tensors
 from coterie.report.history import Vector
-from coterie.report.results import POOLING, Results
+from coterie.report.results import Results
 from coterie.report.text import with_sign
 from coterie.run.files import (
     ALL,
@@ -108,22 +108,11 @@ def first_outside_words(results: Results) -> str:
     return next(filter(None, told), "")
 
 
-def _not_at_sites(results: Results, method: str) -> str:
-    """What is said of a run at sites, whose rows the server cannot test; empty for other runs and methods."""
-    at_sites = bool(results.comparisons.outcomes.from_sites)
-    if not at_sites or results.algorithms[method] != POOLING:
-        return ""
-    return (
-        "What a hospital outside gains was not measured: each site would have to test one more model, "
-        "which is not among those that it has approved."
-    )
-
-
 def outside_words(results: Results, method: str) -> str:
-    """The same in a sentence, or why it was not measured at sites; empty where nothing is known."""
+    """The same in a sentence; empty where nothing is known."""
     found = outside(results, method)
     if found is None:
-        return _not_at_sites(results, method)
+        return ""
     unit = "of the variance of the label"
     if results.classification or results.of_events:
         unit = "in log-loss"

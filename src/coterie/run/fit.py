@@ -47,6 +47,7 @@ from coterie.run.result import Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# Reentrant: what trains may call another function that trains, in the same thread.
 _TRAINING = threading.RLock()
 _HERE = InProcess()
 _USUAL = RunSettings()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from coterie.base.errors import InputError
+from coterie.compute.left_out import gain_of_others
 from coterie.compute.metrics import baselines, evaluate
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES
@@ -108,6 +109,11 @@ class Allowed:
         return tuple(part for part in PARTS if not (self.fold and part == "test"))
 
     @property
+    def tests_others(self) -> bool:
+        """Return True if the site tests one model of the other sites alone: after a training on all rows, by a method that has it."""
+        return self.fold in ("", ALL) and self.method.tells_quadratics
+
+    @property
     def evaluations(self) -> tuple[int, ...]:
         """The rounds after which models are evaluated; 0: before the first."""
         return tuple(
@@ -140,6 +146,7 @@ class Allowed:
             asks(evaluate, part=parts, metrics=self.metrics),
             asks(baselines, part=parts),
             *([asks(note_outcomes)] if self.fold != ALL else []),
+            *([asks(gain_of_others)] if self.tests_others else []),
             *(
                 [asks(candidate_losses, models=self.candidates)]
                 if self.candidates
@@ -186,7 +193,8 @@ class Allowed:
         """Return the rounds of the plan in which a task may be asked."""
         if task in _BY_PART:
             return self.evaluations
-        first = self.rounds if task == note_outcomes.name else 0
+        at_the_end = task in (note_outcomes.name, gain_of_others.name)
+        first = self.rounds if at_the_end else 0
         if self.private and task in ROW_SUMS:
             first = 1  # the noise was made for the rounds of the plan
         return range(first, self.rounds + 1)

@@ -26,6 +26,7 @@ from coterie.sites.comparisons import (
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
 from coterie.study.layout import Training
+from coterie.study.left_out import ask_left_out, is_left_out
 from coterie.study.preflight import initial, pair_world, run_settings
 
 
@@ -72,6 +73,8 @@ class Sites:
             files=RoundFiles(pair.folder, record),
         )
         self._let_note(finished)
+        if is_left_out(finished, pair.fold):
+            finished = ask_left_out(self.engine, finished)
         meaning = self.engine.loss.meaning(
             sites.classes, sites.label_scale, sites.recipe
         )

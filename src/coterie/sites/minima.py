@@ -1,6 +1,6 @@
 """A site keeps to itself whatever too few of its rows stand behind, and whatever the plan asks.
 
-Everything here is done to the table or to the encoded rows before any task sees them, so no kind of request gets around it; two tasks
+Everything here is done to the table or to the encoded rows before any task sees them, so no kind of request gets around it; tasks
 whose replies rest on single classes are looked at afterwards.
 """
 
@@ -382,6 +382,11 @@ def classes_withheld(
             raise RefusedError(
                 f"one of its classes has fewer than the {least} rows under which its site does not speak of it"
             )
+    if name == "gain_of_others":
+        train = clients[0].train
+        if fewest_of(train.labels, clients.form) >= least:
+            return reply
+        return {key: torch.zeros_like(value) for key, value in reply.items()}
     if name not in ("evaluate", "baselines"):
         return reply
     part = getattr(clients[0], str(payload["part"]), None)

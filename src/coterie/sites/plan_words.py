@@ -48,6 +48,7 @@ from coterie.sites.tables import (
     table_settings,
 )
 from coterie.study.layout import trainings
+from coterie.study.left_out import FEWEST_CLIENTS
 from coterie.study.preflight import metric_names
 
 FACTS = 7
@@ -222,6 +223,7 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         if approved.private
         else _result_words(approved, settings)
     )
+    yield from _words_of_others(approved, settings.minimum_cell)
     if fits_boosted_at_sites(experiment):
         yield (
             "fits      boosted trees to the site's own rows, a rival of every method; trees and their losses of rows stay, and of a "
@@ -304,6 +306,22 @@ def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
         f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
     )
+
+
+def _words_of_others(approved: Approved, least: int) -> Iterator[str]:
+    """Say for which methods the site tests a model of the other sites alone, and what leaves of that."""
+    experiment, sites = approved.plan.experiment, approved.plan.deployment.sites
+    if len(sites) < FEWEST_CLIENTS:
+        return
+    training = "each seed"
+    if experiment.folds:
+        training = "its training on all rows"
+    for entry in experiment.methods:
+        if experiment.build_method(entry).tells_quadratics:
+            yield (
+                f"tests     after {training} of {entry.label} the mean of the other sites' models on its training rows; its mean gain "
+                f"over a constant prediction and the error of that leave, where each class has {least} rows"
+            )
 
 
 def _private_words(approved: Approved) -> Iterator[str]:

@@ -32,7 +32,7 @@ from coterie.run.files import (
     safe_name,
     write_json,
 )
-from coterie.run.fit import one_thread
+from coterie.run.fit import one_thread, share_validation
 from coterie.run.hashes import (
     PROVENANCE,
     TABLES,
@@ -58,7 +58,7 @@ from coterie.study.layout import (
     refuse_other_settings,
     refuse_others,
 )
-from coterie.study.left_out import measure_left_out
+from coterie.study.left_out import is_left_out, measure_left_out
 from coterie.study.preflight import (
     check_everything,
     model_to_train,
@@ -388,9 +388,16 @@ def _run_pair(
             result, clients, **vars(tuning), engine=experiment.engine, settings=settings
         )
     is_here = isinstance(backend, _Here)
-    if is_here and pair.fold in ("", ALL):
+    if is_here and is_left_out(result, pair.fold):
         loss = experiment.run.row_loss(clients)
-        result = measure_left_out(result, clients, loss)
+        trained = share_validation(
+            clients,
+            result.method,
+            clients.names,
+            experiment.run.merge_validation,
+            contribution=experiment.run.contribution is not None,
+        )
+        result = measure_left_out(result, trained, loss)
     files = [
         pair.history,
         *save_models(pair.run / "models", label, result, clients, pair.fold),
