@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coterie as ct
+from coterie.base.metric_names import BOUNDS
 from coterie.cli.main import main
 from coterie.compute.metrics import find_metrics, value_of
 from coterie.compute.outcomes import auc_influence, mean_influence
@@ -264,6 +265,28 @@ def test_statistics_of_rows_take_weights(seed):
         ours = brier_at(rows, rng.random(n) * 0 + 0.5, at, counts)
         theirs = brier_at(rows[index], np.full(n, 0.5), at)
         assert ours == pytest.approx(theirs) if theirs is not None else ours is None
+
+
+@FEW
+@given(SEEDS)
+def test_metrics_of_weighted_rows_stay_within_their_bounds(seed):
+    """What is exactly right is 1 and no more, in whatever order weights are summed."""
+    rng = np.random.default_rng(seed)
+    truth = torch.from_numpy(rng.permutation(np.arange(50) % 2))
+    scores = (truth + 0.4 * torch.from_numpy(rng.random(50)))[:, None] - 0.9
+    weights = torch.from_numpy(rng.uniform(0.01, 5, 50))
+    segments = Segments(torch.zeros(50, dtype=torch.int64), 1, weights)
+    time = torch.from_numpy(rng.permutation(50) + 1.0)
+    followup = torch.stack([0 * time, time, torch.ones(50).double()], 1)
+    tables = {
+        "binary": (scores, truth),
+        "hazards": (torch.stack([1 / time, 1 / time], 1), followup),
+    }
+    for kind, (outputs, labels) in tables.items():
+        for name, (low, high) in BOUNDS.items():
+            metric = find_metrics([name])[name]
+            value = value_of(metric, outputs, labels, kind, segments)
+            assert value is None or low <= value <= high, (kind, name, value)
 
 
 def test_the_error_of_a_weighted_mean_is_the_formula():
@@ -665,3 +688,32 @@ def test_a_model_is_pooled_at_home_as_by_repeated_rows():
     theirs, other = draw_to(slopes, repeat(x, counts), repeat(y, counts), family, 1)
     torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=0)
     assert spread == other
+
+
+def test_weights_follow_their_rows_whatever_form_they_come_in():
+    x, w = torch.randn(60, 2), torch.rand(60).double() + 0.2
+    y = (x[:, 0] > 0).long()
+    given = {
+        "one pair": ct.data.from_tensors(
+            (x, y), weights=w, split={"kind": "iid", "clients": 2}
+        ),
+        "parts": ct.data.from_tensors(
+            {"a": {"train": (x[:40], y[:40]), "test": (x[40:], y[40:])}},
+            weights={"a": {"train": w[:40], "test": w[40:]}},
+        ),
+        "a list": ct.data.from_tensors([(x, y)], weights=[w]),
+        "a column": ct.data.from_tensors(
+            {"a": (x, torch.stack([y.double(), w], 1))},
+            form=ct.LabelForm("classes", weighted=True),
+        ),
+    }
+    of_input = {
+        tuple(row.tolist()): own for row, own in zip(x, w.tolist(), strict=True)
+    }
+    for way, clients in given.items():
+        assert clients.form.weighted, way
+        parts = [part for client in clients for _, part in client.parts()]
+        assert sum(map(len, parts)) == 60
+        for part in parts:
+            for row, label in zip(part.inputs, part.labels, strict=True):
+                assert float(label[1]) == of_input[tuple(row.tolist())], way

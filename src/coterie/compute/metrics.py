@@ -235,7 +235,9 @@ def auprc(
     precision = per_client.cumulate(cases) / per_client.cumulate(counts)
     # Only where rows of weight 0 are ranked first is there nothing yet.
     precision = precision.nan_to_num(0.0)
-    return per_client.sum(precision * cases) / segments.sum(positive)
+    area = per_client.sum(precision * cases) / segments.sum(positive)
+    # Sums of weights are rounded, in another order above than below.
+    return area if segments.weights is None else area.clamp(0.0, 1.0)
 
 
 @_of_one

@@ -169,7 +169,8 @@ def _weighted_areas(
     # Weight of negative rows below a tie, and half of those in it.
     below = Segments(client, segments.count).cumulate(negative) - negative / 2
     n1, n0 = segments.sum(positive), segments.sum(1.0 - positive.double())
-    return segments.sum(below[tie] * positive) / (n1 * n0)
+    # A sum of products may be rounded above the product of sums.
+    return (segments.sum(below[tie] * positive) / (n1 * n0)).clamp(0.0, 1.0)
 
 
 # ---- chunks of clients

@@ -179,7 +179,7 @@ def concordance(
     total = pairs.sum() / 2
     if not total:
         return None
-    value = float(better.sum() / 2 / total)
+    value = min(1.0, float(better.sum() / 2 / total))
     events = math.floor(effective_rows(np.concatenate(used)) + ROUNDING)
     return Concordance(value, (better - value * pairs) / total, events)
 

@@ -105,8 +105,15 @@ def from_tensors(
                 "weights are of clients that train; leave out server and unseen, or give labels a last column of weights, and "
                 "form=ct.LabelForm(kind, weighted=True)"
             )
+        attached = attach_to_all(clients, weights, _is_pair(clients))
+        if _is_pair(clients):
+            whole = _part(attached, "the data set")
+            dealt_rows = deal_rows(
+                whole, split, seed=seed, name=name, classes=classes, notes=notes
+            )
+            return detach(with_task(dealt_rows, task), form)
         made = from_tensors(
-            attach_to_all(clients, weights, _is_pair(clients)),
+            attached,
             seed=seed,
             split=split,
             name=name,
