@@ -211,3 +211,29 @@ def test_what_clients_keep_of_a_large_model_has_pages_of_its_own(dtype):
     assert torch.equal(
         memory.read("small", "b")[1], torch.arange(LASTING, LASTING + 3).to(dtype)
     )
+
+
+def test_a_new_round_looks_at_no_memory_of_earlier_rounds():
+    memory = Memory()
+    memory.begin(1, attempt=7)
+    for client in ("a", "b", "c"):
+        memory.write("requirement", client, torch.ones(1))
+    memory.begin(2, attempt=7)
+    assert memory.unasked == set()
+    memory.write("requirement", "b", torch.zeros(1))
+
+    # Another attempt at the round may find what the first one wrote, and nothing else.
+    memory.begin(2, attempt=8)
+    assert memory.unasked == {"b"}
+    memory.begin(3, attempt=8)
+    assert memory.read("requirement", "b")[0] == 1
+
+    # Also what was saved, as a resumed run may repeat the round.
+    restored = Memory()
+    memory.begin(3, attempt=8)
+    memory.write("requirement", "c", torch.zeros(1))
+    restored.load(memory.save(), ("a", "b", "c"), complete=False)
+    restored.begin(3, attempt=9)
+    assert restored.unasked == {"c"}
+    restored.begin(1, attempt=10)
+    assert restored.unasked == {"a", "b", "c"}

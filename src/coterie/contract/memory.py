@@ -60,6 +60,9 @@ class Memory:
     def __init__(self) -> None:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
         self._notes: dict[str, dict[str, Note]] = {}
+        # The latest round in which each client wrote, and the clients by that round: who has nothing late is not looked at.
+        self._latest: dict[str, int] = {}
+        self._writers: dict[int, set[str]] = {}
         self._round = (0, 0)
         self._complete = NEVER
         self.unasked: set[str] = set()
@@ -77,8 +80,10 @@ class Memory:
             self.drop_late(self.unasked, {})
         self._notes = {}
         self._round = (round, attempt)
-        if self._values:
-            self.unasked = set[str]().union(*self._values.values())
+        self.unasked = set()
+        for number, writers in self._writers.items():
+            if number >= round:
+                self.unasked |= writers
 
     def drop_late(
         self, names: Iterable[str], counted: Mapping[str, Mapping[str, int]]
@@ -136,8 +141,19 @@ class Memory:
         """Keep `value` as of the present round, beside the one before and the one of round `counted`."""
         rounds = self._values.setdefault(key, {}).setdefault(client, {})
         rounds[self._round[0]] = value
+        self._note_writer(client, self._round[0])
         for old_round in [r for r in sorted(rounds)[:-2] if r != counted]:
             del rounds[old_round]
+
+    def _note_writer(self, client: str, number: int) -> None:
+        latest = self._latest.get(client, NEVER)
+        if number <= latest:
+            return
+        self._writers.get(latest, set()).discard(client)
+        if not self._writers.get(latest, True):
+            del self._writers[latest]
+        self._latest[client] = number
+        self._writers.setdefault(number, set()).add(client)
 
     def save(self) -> dict[str, Tensor]:
         """Everything as one flat dict; `owners` and `select_clients` tell whose its values are."""
@@ -166,12 +182,14 @@ class Memory:
         """
         local_clients = set(clients)
         self._values, self._notes, self.unasked, self._complete = {}, {}, set(), NEVER
+        self._latest, self._writers = {}, {}
         for name, value in saved.items():
             number, key, client = _split(name)
             if complete:
                 self._complete = max(self._complete, number)
             if client in local_clients:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
+                self._note_writer(client, number)
 
     def round_values(self, clients: Iterable[str]) -> dict[str, dict[str, Tensor]]:
         """Return what each of `clients` has remembered in the present round so far, by key, for `undo`."""
@@ -190,6 +208,7 @@ class Memory:
                 del by_client[client]
         for key, value in values.items():
             self._values.setdefault(key, {}).setdefault(client, {})[self.round] = value
+            self._note_writer(client, self.round)
 
     def forget(self, clients: Iterable[str]) -> None:
         """Drop all values of `clients` (their process died)."""
