@@ -17,6 +17,7 @@ from child import Behind, children
 from hospital import FEDAVG
 
 from coterie.contract.encoding import decode, encode
+from coterie.contract.payload import payload_fields
 from coterie.contract.requests import declarations
 from coterie.contract.task import task_names
 from coterie.contract.wire import Context, PerClient
@@ -147,7 +148,7 @@ def another_task(ask, allowed, drawn):
 
 def other_models(ask, drawn):
     """The ask about models that the run has not asked about, one for each that a budget has."""
-    for key, about in ask.function.payload.items():
+    for key, about in payload_fields(ask.function).items():
         if (
             about.holds is not None
             and about.holds.model

@@ -311,7 +311,7 @@ def test_every_method_is_attacked_and_behind_noise_no_row_is_found(tmp_path, nam
 
 LOSSES_OF_ROWS = {
     "cohort_losses",
-    "oracle",
+    "mapped",
     "probe",
     "row_gradients",
     "workspace",

@@ -205,3 +205,20 @@ def test_rows_of_other_folds_make_no_pair():
     assert min(h.value for h in halves) <= joined.value <= max(h.value for h in halves)
     assert joined.events == sum(half.events for half in halves)
     assert sum(pairs) == 60
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_unos_c_is_that_of_scikit_survival(seed):
+    metrics = pytest.importorskip("sksurv.metrics")
+    rng = np.random.default_rng(seed)
+    until, end = rng.exponential(1, 120), rng.exponential(1.5, 120)
+    time, event = np.minimum(until, end), until <= end
+    risk = rng.normal(size=120).round(1) - until
+    followed = np.array(
+        [*zip(event, time, strict=True)], dtype=[("e", bool), ("t", float)]
+    )
+    # Theirs takes the last follow-up as the end; a row at the very end has no weight.
+    last = float(time[event].max()) + 1e-9
+    theirs = metrics.concordance_index_ipcw(followed, followed, risk, tau=last)[0]
+    rows = np.column_stack([np.zeros(120), time, event])
+    assert survival.uno(rows, risk) == pytest.approx(theirs, abs=1e-9)

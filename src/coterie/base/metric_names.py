@@ -24,6 +24,7 @@ BOUNDS = dict.fromkeys(
         "npv",
         "f1",
         "ece",
+        "uno_c",
     ),
     (0.0, 1.0),
 ) | {"mae": (0.0, inf), "rmse": (0.0, inf), "brier": (0.0, 2.0), "r2": (-inf, 1.0)}
@@ -50,6 +51,7 @@ PRINTED = {
     "brier": "Brier score",
     "ece": "calibration error",
     "c_index": "Harrell's C",
+    "uno_c": "Uno's C",
     "horizon_brier": "Brier score at the horizon",
     "horizon_calibration": "calibration error at the horizon",
 }

@@ -58,6 +58,7 @@ __all__ = [
     "sensitivity",
     "specificity",
     "top5",
+    "uno_c",
 ]
 
 Metric = Callable[[Tensor, Tensor, Kind], float | None]
@@ -460,6 +461,27 @@ def c_index(
     if found is None:
         return None
     return found.value
+
+
+def uno_c(
+    outputs: Tensor, labels: Tensor, kind: Kind, weights: Tensor | None = None
+) -> float | None:
+    """Uno's C of time to event: Harrell's, that does not depend on how follow-up ends; outputs as of `c_index`.
+
+    Args:
+        outputs: Cumulative hazards [rows, 2].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
+
+    >>> hazard = torch.tensor([[0.3, 0.9], [0.1, 0.2]])
+    >>> uno_c(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards")
+    1.0
+    """
+    if kind != "hazards":
+        return None
+    rows, risk = survival.as_rows(labels), outputs[:, 1].numpy()
+    return survival.uno(rows, risk, _array(weights))
 
 
 def horizon_brier(

@@ -138,6 +138,7 @@ def concordance(
     risk: ArrayLike,
     folds: ArrayLike | None = None,
     weights: ArrayLike | None = None,
+    of_cases: ArrayLike | None = None,
 ) -> Concordance | None:
     """Harrell's C of a risk [n], and what each row adds to its error; None without a comparable pair.
 
@@ -148,6 +149,7 @@ def concordance(
         risk: higher where an event is expected earlier.
         folds: [n]: rows of other folds, which other models judge, make no pair.
         weights: of rows [n], a pair counts the product of both; None: 1 each.
+        of_cases: [n], by which pairs count, too, whose row with the event it is; None: 1 each.
 
     >>> found = concordance([[0, 1, 1], [0, 2, 1], [0, 3, 0]], [3.0, 1.0, 2.0])
     >>> round(found.value, 3), found.events
@@ -159,6 +161,7 @@ def concordance(
     cases = np.flatnonzero(event > 0)
     better, pairs = np.zeros(len(time)), np.zeros(len(time))
     w = np.ones(len(time)) if weights is None else np.asarray(weights, dtype=float)
+    factors = w if of_cases is None else w * np.asarray(of_cases, dtype=float)
     used: list[Vector] = []
     step = max(1, AT_ONCE // max(1, len(time)))
     for low in range(0, len(cases), step):
@@ -166,7 +169,7 @@ def concordance(
         later = (time > time[i]) | ((time == time[i]) & (event <= 0))
         comparable = later & (entry < time[i]) & (fold == fold[i])
         right = np.where(score[i] > score, 1.0, np.where(score[i] == score, 0.5, 0.0))
-        counts = comparable * (w[i] * w)
+        counts = comparable * (factors[i] * w)
         right = right * counts
         pairs[i[:, 0]] += counts.sum(axis=1)
         pairs += counts.sum(axis=0)
@@ -179,6 +182,32 @@ def concordance(
     value = float(better.sum() / 2 / total)
     events = math.floor(effective_rows(np.concatenate(used)) + ROUNDING)
     return Concordance(value, (better - value * pairs) / total, events)
+
+
+def uno(
+    rows: ArrayLike, risk: ArrayLike, weights: ArrayLike | None = None
+) -> float | None:
+    """Uno's C: Harrell's, whose pairs count by the inverse square of being followed until the event, so that it does not depend on
+    how follow-up ends; None without a comparable pair.
+
+    Source: H. Uno et al., "On the C-statistics for evaluating overall adequacy of risk prediction procedures with censored survival
+    data", Statistics in Medicine 30 (2011).
+
+    Args:
+        rows: entry, time, event [n, 3].
+        risk: higher where an event is expected earlier [n].
+        weights: of rows [n]; None: 1 each.
+
+    >>> uno([[0, 1, 1], [0, 2, 0], [0, 3, 1], [0, 4, 0]], [3.0, 1.0, 2.0, 2.5])
+    0.5714285714285714
+    """
+    table = np.asarray(rows, dtype=float).reshape(-1, 3)
+    followed = kaplan_meier(table, censoring=True, weights=weights)
+    before = np.searchsorted(followed.times, table[:, 1], side="left")
+    share = np.concatenate([[1.0], followed.survival])[before]
+    inverse = np.divide(1.0, share**2, out=np.zeros(len(share)), where=share > 0)
+    found = concordance(table, risk, weights=weights, of_cases=inverse)
+    return None if found is None else found.value
 
 
 def brier_at(
