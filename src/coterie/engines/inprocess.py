@@ -186,9 +186,8 @@ class InProcessEngine(LocalEngine):
     def borrow(self, ask: Ask) -> Answer:
         """The same, with replies that stay in the memory that workers share until the next ask."""
         if self._workers is None:
-            return self.ask(
-                ask
-            )  # which an engine that builds on this one may define anew
+            # Not the shard: an engine that builds on this one may define `ask` anew.
+            return self.ask(ask)
         return self._workers.ask(ask, keep=False)
 
     def save_memory(self) -> dict[str, Tensor]:
@@ -202,7 +201,9 @@ class InProcessEngine(LocalEngine):
             self._workers.restart()
 
     def close(self) -> None:
-        """End the worker processes."""
+        """End the worker processes, and forget the rows that were read."""
+        # They know the workspace that keeps them, which would wait for the garbage collector.
+        self._shard.workspace.kept_calls.clear()
         if self._workers is not None:
             self._workers.close()
             self._workers = None
