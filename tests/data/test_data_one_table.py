@@ -94,7 +94,7 @@ def test_a_table_to_regress_on_is_dealt(tmp_path):
     [
         (
             None,
-            r"all.csv is a file; give the folder with one file per client, or say with \[split\] kind how its rows",
+            r"all.csv is a file; give the folder with one file per client, or say by which column",
         ),
         (
             {"kind": "iid", "unseen": 2},
@@ -166,3 +166,15 @@ def test_a_note_on_the_rows_of_one_client_names_it(tmp_path):
         f"{c} of {tmp_path / 'one.csv'}: word has 'rare{seed}{c}', {ending}"
         for c in "ns"
     ]
+
+
+@pytest.mark.parametrize("name", ["Hospital", "CLINIC"])
+def test_one_table_is_divided_as_the_refusal_says(tmp_path, name):
+    columns = {"x": range(40), name: ["a", "b"] * 20, "y": [0, 1, 1, 0] * 10}
+    text = rows(**columns)
+    path = folder(tmp_path, t=text) / "t.csv"
+    with pytest.raises(InputError) as refusal:
+        load(path, label="y")
+    _, _, typed = str(refusal.value).partition("--split column --set split.column=")
+    clients = load(path, label="y", split={"kind": "column", "column": typed})
+    assert clients.names == ("a", "b")

@@ -576,7 +576,7 @@ def test_wrong_folders_are_refused(tmp_path):
         from_folder(tmp_path / "nowhere")
     with pytest.raises(
         InputError,
-        match=r"holds no file to read; put one .csv, .tsv, .csv.gz, .tsv.gz, .xlsx, .parquet, .dta, .npz file per client",
+        match=r"holds no file to read; put one .csv, .tsv, .csv.gz, .tsv.gz, .xlsx, .parquet, .dta, .sav, .npz file per client",
     ):
         load(tmp_path)
     folder(tmp_path, a=PLAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +186,34 @@ def from_frames(
     )
 
 
+_NAMES_OF_SITES = (
+    "site",
+    "hospital",
+    "centre",
+    "center",
+    "clinic",
+    "institution",
+    "client",
+    "partner",
+    "region",
+    "state",
+)
+"""What a column is often called that says whose a row is."""
+
+
+def _how_to_divide(sheet: Sheet) -> str:
+    """Return what to say of one table when nobody has said whose its rows are."""
+    by_lower_case = {name.lower(): name for name in reversed(sheet.header)}
+    likely = [by_lower_case[n] for n in _NAMES_OF_SITES if n in by_lower_case]
+    column = "COLUMN"
+    if likely:
+        column = likely[0]
+    return (
+        f"{sheet.source} is a file; give the folder with one file per client, or say by which column its rows are divided: --split "
+        f"column --set split.column={shlex.quote(column)}"
+    )
+
+
 def deal_table(
     sheet: Sheet,
     settings: Tables,
@@ -199,10 +228,7 @@ def deal_table(
     """
     rule = Split.parse(split, kind=None)
     if rule.kind is None:
-        raise InputError(
-            f"{sheet.source} is a file; give the folder with one file per client, or say with [split] kind how its rows are dealt to "
-            "clients"
-        )
+        raise InputError(_how_to_divide(sheet))
     if rule.kind == "target-groups" or rule.unseen or rule.flip or rule.test != "own":
         raise InputError(
             "[split] target-groups, unseen, flip and test do not apply to a table; leave them out"
