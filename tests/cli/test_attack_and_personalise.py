@@ -347,7 +347,7 @@ ERRORS = {
     ),
     "no such part": (
         ("--methods", "fedavg+biass"),
-        "Tuning.part must be all | last | bias; got 'biass'; did you mean 'bias'?",
+        "Tuning.part must be all | last | bias | pool; got 'biass'; did you mean 'bias'?",
     ),
     "no zero": (
         ("--methods", "fedavg+bias", "--set", "fedavg+bias.personalise.steps=[5]"),

@@ -375,7 +375,7 @@ def test_other_refusals_of_apply_recipe(three, tmp_path):
     (tmp_path / "new.ods").write_text("x")
     with pytest.raises(
         InputError,
-        match=r"new.ods: cannot read .ods; use .csv, .tsv, .csv.gz, .tsv.gz, .xlsx, .parquet, .dta, .npz",
+        match=r"new.ods: cannot read .ods; use .csv, .tsv, .csv.gz, .tsv.gz, .xlsx, .parquet, .dta, .sav, .npz",
     ):
         apply_recipe(recipe, tmp_path / "new.ods")
     with pytest.raises(InputError, match="this run has no recipe for tables"):

@@ -58,7 +58,7 @@ class SecureSums:
     def hidden_noise(self) -> float:
         """The share of the noise's deviation that the curious do not know, sqrt((t - c) / t). Raises `InputError` without threshold.
 
-        >>> SecureSums(threshold=4).hidden_noise ** 2
+        >>> round(SecureSums(threshold=4).hidden_noise ** 2, 9)
         0.75
         """
         if self.threshold is None:
