@@ -2,8 +2,8 @@
 
 The loop over clients makes each call of a step once for each of them: ten times as many for ten clients, and on a GPU a call of a
 small model takes as long as its arithmetic. Here the weights of a chunk of clients lie behind each other, and each call is made once
-for all; convolutions of several clients are one grouped convolution. On a CPU that takes longer than the loop (twice as long for two
-convolutions and batches of 128), so that it is used only where it is asked for.
+for all; convolutions of several clients are one grouped convolution. On a CPU that takes longer than the loop, so that it is used
+only where it is asked for.
 
 A client's result must not depend on who shares its chunk, to the last bit. So all chunks have the same width: where clients are fewer,
 they fill the slots once more. `Mapped.steady` looks whether it holds on this machine.
@@ -71,10 +71,7 @@ class Mapped:
         *,
         relative: bool = False,
     ) -> None:
-        """Train the clients of a chunk from x [1, d], or [n, d] for each its own; models are written to `result` [n, d].
-
-        If `relative`, what is written are updates, models minus x.
-        """
+        """As `coterie.compute.kernels.Batched.train`."""
         if not self._model.training:
             self._model.train()
         members = torch.from_numpy(np.resize(chunk.members, self.slots))

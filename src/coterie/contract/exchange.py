@@ -154,6 +154,14 @@ def clients_at_once(layout: Layout, serves: int) -> int:
     return min(AT_ONCE, max(1, serves, fitting))
 
 
+def vectors_of(replies: Replies[Any], key: str) -> Tensor:
+    """Return a field as vectors [n, d + b]. Raises `InputError` where it holds several of a client."""
+    value: Tensor = replies.fields[key]
+    if value.ndim != 2:
+        raise InputError(f"field {key!r} has shape {list(value.shape)}; {SINGLE}")
+    return value
+
+
 def shares_of(names: Iterable[str], weights: Mapping[str, float]) -> Tensor:
     """Return the weights of these clients, float64 [n]."""
     return torch.tensor([weights[name] for name in names], dtype=torch.float64)
@@ -211,12 +219,7 @@ class Exchange(Generic[R]):
         shares = shares_of(replies.clients, weights)
         means: dict[str, Tensor] = {}
         for key in self._vector_kinds():
-            value = replies.fields[key]
-            if value.ndim != 2:
-                raise InputError(
-                    f"field {key!r} has shape {list(value.shape)}; {SINGLE}"
-                )
-            means[key] = average(shares, value)
+            means[key] = average(shares, vectors_of(replies, key))
         return Average(replies, means, shares / shares.sum())
 
     def _vector_kinds(self) -> dict[str, str]:

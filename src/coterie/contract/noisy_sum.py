@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.config.local import LocalSGD
 from coterie.config.row_noise import RowNoise
+from coterie.contract.exchange import shares_of
 from coterie.contract.fixed_point import NoisyGrid, whole_weights
 from coterie.contract.masks import Words
 from coterie.contract.replies import Average, Replies
@@ -77,9 +78,7 @@ class NoisySum(SecureExchange[R]):
         asked = self._ask_for_sums(task, x, parties, factors)
         replies, total = asked._open_sum(whole_weights(weights))
 
-        shares = torch.tensor(
-            [weights[name] for name in replies.clients], dtype=torch.float64
-        )
+        shares = shares_of(replies.clients, weights)
         gradient = grid.decode(total) * most / float(shares.sum())
         gradient = gradient.to(x.device) + local.weight_decay * x.double()
         rate = local.rate(self.ask.context.round)

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.config.secure import SecureSums
-from coterie.contract.exchange import Exchange, QuorumError
+from coterie.contract.exchange import Exchange, QuorumError, shares_of, vectors_of
 from coterie.contract.fixed_point import FixedPoint, whole_weights
 from coterie.contract.masks import MaskedClient, MaskedSum, SumTerms, Words
 from coterie.contract.replies import CURVATURE, Average, Replies
@@ -142,18 +141,10 @@ class SecureExchange(Exchange[R]):
         """The integers of a client that replied: its vectors behind each other, each with the count of clipped numbers."""
         code = FixedPoint(self.secure.clip)
         parts = [
-            code.encode(self._single(replies, key)[row], weight)
+            code.encode(vectors_of(replies, key)[row], weight)
             for key in self._vector_kinds()
         ]
         return np.concatenate(parts)
-
-    def _single(self, replies: Replies[R], key: str) -> Tensor:
-        value: Tensor = replies.fields[key]
-        if value.ndim != 2:
-            raise InputError(
-                f"field {key!r} has shape {list(value.shape)}; an average takes one vector [d + b] of each client"
-            )
-        return value
 
     def _bytes_beside(self, replies: Replies[R], count: int) -> int:
         """Bytes of one client's keys and shares, and what its words take more than its vectors."""
@@ -170,9 +161,7 @@ class SecureExchange(Exchange[R]):
     ) -> Average[R]:
         """The means of the survivors from the sum of their integers."""
         code = FixedPoint(self.secure.clip)
-        shares = torch.tensor(
-            [weights[name] for name in replies.clients], dtype=torch.float64
-        )
+        shares = shares_of(replies.clients, weights)
         means: dict[str, Tensor] = {}
         low = 0
         for key in self._vector_kinds():

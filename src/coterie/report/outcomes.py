@@ -57,6 +57,14 @@ def paired_rows(folder: Path) -> list[dict[str, Any]]:
     return json_rows(path, {**texts, **numbers, **counts})
 
 
+class _File(NamedTuple):
+    """A file of outcomes, the tested fold ("" without folds), and whose rows it holds."""
+
+    fold: str
+    path: Path
+    clients: list[str]
+
+
 @dataclass(frozen=True)
 class Outcomes:
     """The outcomes of a run directory, read when they are asked for; `tables` as in `Results`."""
@@ -70,14 +78,13 @@ class Outcomes:
         return sorted((folder / "outcomes").glob("*.safetensors"))
 
     @cached_property
-    def _files(self) -> dict[tuple[str, int], list[tuple[str, Path, list[str]]]]:
-        """Fold, path and clients of each file, by method and seed."""
-        files: dict[tuple[str, int], list[tuple[str, Path, list[str]]]] = {}
+    def _files(self) -> dict[tuple[str, int], list[_File]]:
+        """The files by method and seed."""
+        files: dict[tuple[str, int], list[_File]] = {}
         for path in self.paths(self.folder):
-            with open_tensors(path, "numpy") as (_, metadata):
-                fold, clients = str(metadata["fold"]), list(metadata["clients"])
-                of_run = files.setdefault((metadata["method"], metadata["seed"]), [])
-                of_run.append((fold, path, clients))
+            with open_tensors(path, "numpy") as (_, about):
+                file = _File(str(about["fold"]), path, list(about["clients"]))
+            files.setdefault((about["method"], about["seed"]), []).append(file)
         return files
 
     @cached_property
@@ -265,7 +272,7 @@ class Outcomes:
     def boosted_with(self) -> str:
         """The method beside whose outcomes those of boosted trees stand; empty where none were fitted."""
         for (method, _), files in self._files.items():
-            with open_tensors(files[0][1], "numpy") as (file, _):
+            with open_tensors(files[0].path, "numpy") as (file, _):
                 if "boosted_loss" in file.keys():  # noqa: SIM118 - it is not a dict
                     return method
         return ""
