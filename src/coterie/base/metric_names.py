@@ -33,6 +33,8 @@ OF_HAZARDS = ("c_index", "horizon_brier", "horizon_calibration")
 """Metrics of time to event."""
 OF_COUNTS = ("poisson_deviance",)
 """Metrics of counts with exposure."""
+OF_ORDERED = ("class_error",)
+"""Metrics of ordered classes."""
 BOUNDS |= dict.fromkeys(OF_HAZARDS[:1], (0.0, 1.0))
 BOUNDS |= dict.fromkeys(OF_HAZARDS[1:], (0.0, inf))
 """The lowest and the highest value of each metric."""

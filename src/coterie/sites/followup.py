@@ -23,6 +23,7 @@ from coterie.base.label_form import LabelForm
 from coterie.data.tables.cells import Table
 from coterie.data.tables.followup import followup_of
 from coterie.sites.allowed import RefusedError
+from coterie.sites.tables import table_settings
 
 Cells = NDArray[np.int64]
 
@@ -109,7 +110,10 @@ def _carried(cells: Cells, least: int, reached: int) -> Cells:
 
 
 def check_form(label: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise `RefusedError` unless the label of a recipe has the form that the plan declares, and intervals that end where cells do."""
+    """Raise `RefusedError` unless the label of a recipe has the form that the plan declares, classes in the order that it declares, and
+    intervals that end where cells do.
+    """
+    _check_order(label, options)
     task = form_of_options(options)
     told = label.get("task")
     if (told if told in TASKS.values() else "") != task:
@@ -145,6 +149,27 @@ def check_form(label: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     if len(form.cuts) > MOST_INTERVALS + 1 or not all(map(is_edge, ends)):
         raise RefusedError(
             f"the recipe has other intervals of time than up to {MOST_INTERVALS} whose ends are ends of cells"
+        )
+
+
+def _check_order(label: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise `RefusedError` if classes have an order that is not the plan's: that of numbers, or the one in which it lists them."""
+    settings = table_settings(options)
+    if bool(label.get("ordered")) != settings.ordered:
+        raise RefusedError(
+            "the recipe has another form of label than the approved plan"
+        )
+    if not settings.ordered:
+        return
+    values = label["values"]
+    if settings.spellings:
+        listed = dict.fromkeys(settings.spellings.values())
+        in_order = [value for value in listed if value in values]
+    else:
+        in_order = sorted(values, key=float)
+    if values != in_order or len(values) < 3:
+        raise RefusedError(
+            "the recipe has the classes in another order than the approved plan"
         )
 
 

@@ -42,6 +42,7 @@ from coterie.sites.price import check_epsilon, price_in_words
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import (
     left_out,
+    outputs_of_recipe,
     read_site,
     settings_of_file,
     table_options,
@@ -124,9 +125,7 @@ class _Size:
         )
         inputs, classes = len(recipe["features"]), len(recipe["label"]["classes"])
         form = LabelForm.of_recipe(recipe["label"])
-        outputs = 1 if classes in (0, 2) else classes
-        if form is not None:
-            outputs = form.outputs
+        outputs = outputs_of_recipe(recipe)
         module = build_for(form, experiment.build_model(), (inputs,), outputs)
         return cls(module, inputs, classes, len(table), numbers + FACTS)
 
@@ -273,6 +272,8 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
 def _label_words(options: Mapping[str, Any]) -> str:
     if options.get("exposure") is not None:
         return f"{options['label']}, counted per {options['exposure']}"
+    if options.get("ordered"):
+        return f"{options['label']}, whose classes have an order"
     if options.get("event") is None:
         return str(options["label"])
     since = f" from {options['entry']} on" if options.get("entry") else ""

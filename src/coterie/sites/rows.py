@@ -420,12 +420,13 @@ class SiteRows:
     def _module(self, clients: Clients) -> torch.nn.Module:
         """The model of the plan, before the server's numbers are in it."""
         inputs: Any = clients.train.inputs
+        recipe: Any = clients.recipe
         with fork_generators():
             module = build_for(
                 clients.form,
                 self.experiment.build_model(),
                 tuple(inputs.shape[1:]),
-                outputs_of_recipe(clients),
+                outputs_of_recipe(recipe),
             )
         freeze(module, self.experiment.model.get("freeze", []))
         return module

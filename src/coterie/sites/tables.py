@@ -34,7 +34,7 @@ TABLE_TASKS = (describe, moments, count_events, sum_followup, sum_counts)
 _ALLOWED = tuple(
     option.name
     for option in options_of(Tables)
-    if option.name not in ("arrays", "weights", "ordered")
+    if option.name not in ("arrays", "weights")
 )
 
 
@@ -67,10 +67,6 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("weights") is not None:
         raise InputError(
             "[data] weights: rows at sites count alike, since minima are of rows; leave weights out, or compare tables in one place"
-        )
-    if options.get("ordered"):
-        raise InputError(
-            "[data] ordered: at sites classes have no order; leave ordered out, or compare tables in one place"
         )
     for key in options:
         if key not in _ALLOWED:
@@ -112,9 +108,12 @@ def left_out(options: Mapping[str, Any]) -> set[str]:
 def settings_of_file(settings: Tables, table: Table, site: str) -> Tables:
     """Return `settings` as they are about one site's file alone: without columns and files of other sites."""
     fitted = fit_to(settings, {site: table})
+    # Of all classes a site may have two, between which there is no order to speak of.
+    values = set(table.columns[str(fitted.label)].levels[0])
     return replace(
         fitted,
         rename={},
+        ordered=fitted.ordered and len(values) > 2,
         drop={
             EVERY_FILE: tuple(c for c in fitted.columns_to_drop() if c in table.columns)
         },
@@ -189,12 +188,16 @@ def fingerprint_of(table: Table) -> str:
     return digest.hexdigest()
 
 
-def outputs_of_recipe(clients: Clients) -> int:
-    """Return the outputs of a model of these clients by what their recipe says of the label, whichever of its classes occur here."""
-    if clients.form.has_loss:
-        return clients.form.outputs
-    classes = len(clients.classes)
-    return 1 if classes in (0, 2) else classes
+def outputs_of_recipe(recipe: Recipe) -> int:
+    """Return the outputs of a model by what a recipe says of the label, whichever of its classes occur here."""
+    label = recipe["label"]
+    form = LabelForm.of_recipe(label)
+    if form is not None and form.has_loss:
+        return form.outputs
+    classes = len(label["classes"])
+    if classes in (0, 2):
+        return 1
+    return classes
 
 
 class RemoteClients(Clients):
@@ -218,7 +221,7 @@ class RemoteClients(Clients):
         )
         labels = torch.tensor([lowest, highest]) if classes else torch.zeros(2)
         form = LabelForm.of_recipe(recipe["label"])
-        if form is not None:
+        if form is not None and form.has_loss:
             # Two rows of the form that the labels at sites have: no event, and one.
             rows = {"hazards": [[0.0, 1, 0], [0, 1, 1]], "count": [[0.0, 1], [1, 1]]}
             labels = torch.tensor(rows[form.kind])
