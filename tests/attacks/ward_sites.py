@@ -37,7 +37,9 @@ METHODS = [
 class Wards:
     """A link to sites of wards that have approved one plan; `minimum` rows may be spoken of."""
 
-    def __init__(self, folder, data=SURVIVAL, minimum=1, frames=None, **plan):
+    def __init__(
+        self, folder, data=SURVIVAL, minimum=1, frames=None, settings=None, **plan
+    ):
         self.names, self.sites = WARDS, {}
         self.lock = threading.Lock()
         (folder / "files").mkdir(parents=True)
@@ -45,7 +47,7 @@ class Wards:
             frames = {name: ward(number) for number, name in enumerate(WARDS)}
         columns = set(frames["east"].columns)
         used = {value for value in data.values() if isinstance(value, str)}
-        left = (OUTCOMES & columns) - used
+        left = {*data.get("drop", ()), *(OUTCOMES & columns) - used}
         tables = {
             "data": {"folder": str(folder / "files"), **data, "drop": sorted(left)},
             "model": {"name": "logistic"},
@@ -56,6 +58,7 @@ class Wards:
             **plan,
         }
         minima = {"minimum_rows": 20, "minimum_cell": minimum, "minimum_batch": 1}
+        minima |= settings or {}
         for name in WARDS:
             file = folder / "files" / f"{name}.csv"
             frames[name].to_csv(file, index=False)
@@ -86,10 +89,14 @@ class Wards:
 
     def run(self, folder):
         """The plan at the sites, and in one process."""
-        experiment = self.approved.plan.experiment
-        run_experiment(experiment, folder / "here")
-        run_experiment(experiment, folder / "there", backend=Sites(self.remote()))
+        run_experiment(self.approved.plan.experiment, folder / "here")
+        self.submit(folder / "there")
         return folder / "here", folder / "there"
+
+    def submit(self, folder):
+        """The plan at the sites."""
+        experiment = self.approved.plan.experiment
+        run_experiment(experiment, folder, backend=Sites(self.remote()))
 
     def say(self, do, name="east", **values):
         """One message over the wire, and what the site answers; its refusal is raised."""

@@ -166,6 +166,11 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
     yield f"predicts  {_label_words(options)}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
     yield f"rows      {_split_words(experiment)}"
+    if options.get("weights") is not None:
+        yield (
+            f"weights   rows count by {options['weights']}, which is no input; no weight and no sum of weights leaves. Minima are of "
+            "effective rows, (sum w)^2 / sum w^2"
+        )
     for_each = "" if experiment.folds else " for each seed"
     sums = f"{STATISTICS} sums of each column of numbers{for_each}, "
     if options.get("bounds"):
@@ -303,9 +308,11 @@ def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     )
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
     rows = "all rows, each tested once a repeat" if experiment.folds else "test rows"
+    effective = "effective " if experiment.data.get("weights") else ""
     yield (
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
-        f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
+        f"the mean {', '.join(TOLD)} of each method{noise}; how many {effective}rows, and of the rarer class, from "
+        f"{settings.minimum_cell} on"
     )
 
 
