@@ -342,7 +342,7 @@ class SiteRows:
             self.approved.pairs.values(),
             Layout.of(module),
             next(module.parameters()).shape[-1],
-            count_labels(self.clients.train.labels, self.clients.form),
+            count_labels(self.clients[0].train.labels, self.clients.form),
             events_of(self._open_table(), self.options),
         )
         state = {
@@ -392,10 +392,10 @@ class SiteRows:
     def _deal(self, clients: Clients, allowed: Allowed) -> Clients:
         """The client of this site as the fold of a training finds it. Raises `RefusedError` if too few rows would train, or test."""
         view = self.experiment.of_fold(clients, allowed.seed, allowed.fold)
-        tested = 0
-        if view.test is not None:
-            tested = count_labels(view.test.labels, view.form)
-        if count_labels(view.train.labels, view.form) < self.settings.minimum_rows:
+        client, tested = view[0], 0
+        if client.test is not None:
+            tested = count_labels(client.test.labels, view.form)
+        if count_labels(client.train.labels, view.form) < self.settings.minimum_rows:
             raise RefusedError(
                 f"a fold leaves fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
@@ -410,9 +410,11 @@ class SiteRows:
     ) -> None:
         """Raise `RefusedError` for few validation rows that one method trains on and another does not: losses of both tell theirs."""
         part = dealt[0].validation
-        if part is None or len(merged[0].train) == len(dealt[0].train):
+        number = len(merged[0].train) - len(dealt[0].train)
+        if part is None or not number:
             return
-        rows = count_labels(part.labels, dealt.form)
+        # Some of the validation rows may be kept for contributions.
+        rows = count_labels(part.labels, dealt.form) * number // len(part)
         least = max(self.settings.minimum_batch, self.settings.minimum_cell)
         if rows < least and any(
             self.name in clients_keeping_validation(of.method, sites)
