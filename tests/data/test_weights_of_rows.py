@@ -192,7 +192,8 @@ def test_metrics_take_a_weight_for_repeated_rows(seed):
             torch.from_numpy(rng.normal(size=40)),
         ),
         "hazards": (
-            torch.from_numpy(rng.uniform(0, 2, (40, 2))).round(decimals=1),
+            # Until the horizon, the last cut, and the times before the horizon.
+            torch.from_numpy(rng.uniform(0, 2, (40, 17))).round(decimals=1),
             followup,
         ),
         "count": (
@@ -221,6 +222,7 @@ def test_metrics_take_a_weight_for_repeated_rows(seed):
         "c_index",
         "horizon_brier",
         "horizon_calibration",
+        "integrated_brier",
     )
     weighted = Segments(torch.zeros(40, dtype=torch.int64), 1, counts)
     size = int(counts.sum())
@@ -282,7 +284,7 @@ def test_metrics_of_weighted_rows_stay_within_their_bounds(seed):
     followup = torch.stack([0 * time, time, torch.ones(50).double()], 1)
     tables = {
         "binary": (scores, truth),
-        "hazards": (torch.stack([1 / time, 1 / time], 1), followup),
+        "hazards": ((1 / time)[:, None].expand(-1, 17), followup),
     }
     for kind, (outputs, labels) in tables.items():
         for name, (low, high) in BOUNDS.items():
