@@ -499,11 +499,11 @@ class SiteRows:
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._rights_of(self.pair)
+        allowed.check_rounded(ask)
         limits, context = self._limits(self.shard), ask.context
         declaration = allowed.check(
             ask.task, ask.payload, limits, seed=context.seed, round=context.round
         )
-        allowed.check_rounded(ask)
         self._undo(message)
         ask = self._own.fill(ask)
         self.shard.begin(ask)
