@@ -234,7 +234,7 @@ def test_what_needs_the_exact_model_is_refused(method, settings, named):
 
 
 def test_a_model_of_other_numbers_is_refused():
-    with pytest.raises(InputError, match=r"float64; leave out down"):
+    with pytest.raises(InputError, match=r"float64; leave out run.down"):
         fit(ct.FedAvg(LOCAL), *logistic(torch.float64), rounds=1, **HALF)
     with pytest.raises(InputError, match="down must be"):
         fit(ct.FedAvg(LOCAL), *logistic(torch.float32), rounds=1, down="half")

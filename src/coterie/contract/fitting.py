@@ -69,13 +69,13 @@ def down_of(method: Method[Any], down: str) -> str:
     cls = type(method).__name__
     if method.solves_linear or method.tells_quadratics or curvature_task(method):
         raise InputError(
-            f"{cls} solves for its model, which down = {down!r} would round; leave out down, or take a method that trains by steps, "
-            "such as fedavg"
+            f'{cls} solves for its model, which run.down = "{down}" would round; leave out run.down, or take a method that trains by '
+            "steps, such as fedavg"
         )
     local = getattr(method, "local", None)
     if isinstance(local, LocalSGD) and local.private is not None:
         raise InputError(
-            f"{cls} hides rows by noise ([privacy]), and down = {down!r} does not go with that as yet; leave out one of them"
+            f'{cls} hides rows by noise ([privacy]), and run.down = "{down}" does not go with that as yet; leave out one of them'
         )
     return down
 

@@ -18,7 +18,7 @@ def check_beside_down(settings: RunSettings) -> None:
     """Raise `InputError` for settings that need the exact model at clients."""
     if settings.down == FLOAT32:
         return
-    down = f"down = {settings.down!r}"
+    down = f'run.down = "{settings.down}"'
     require(
         settings.secure is None,
         f"[secure] does not go with {down} as yet; leave out one of them",
@@ -38,6 +38,6 @@ def down_of_run(method: Method[Any], settings: RunSettings, layout: Layout) -> s
     dtype = layout.dtype
     require(
         dtype == torch.float32,
-        f"down = {down!r} rounds models of float32, and this one has {dtype}; leave out down",
+        f'run.down = "{down}" rounds models of float32, and this one has {dtype}; leave out run.down',
     )
     return down
