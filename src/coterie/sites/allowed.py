@@ -16,6 +16,7 @@ import torch
 from coterie.base.errors import InputError
 from coterie.compute.left_out import gain_of_others
 from coterie.compute.metrics import baselines, evaluate
+from coterie.contract.down import BF16, FLOAT32, rounded_fields
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES
 from coterie.contract.requests import (
@@ -27,6 +28,7 @@ from coterie.contract.requests import (
     declarations,
 )
 from coterie.contract.task import is_exact_fact
+from coterie.contract.wire import Ask
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
 from coterie.run.evaluation import is_evaluated
@@ -63,6 +65,7 @@ class Allowed:
         candidates: models of a round about which contributions ask at most; 0: they are not measured.
         every: rounds between evaluations; the first and the last round are evaluated, too.
         evaluated_parts: parts of the rows that are evaluated before the last round.
+        down: how the server sends models, "float32" or "bf16"; a reference gets whole ones.
     """
 
     method: Any
@@ -78,6 +81,7 @@ class Allowed:
     candidates: int = 0
     every: int = 1
     evaluated_parts: tuple[str, ...] = PARTS
+    down: str = FLOAT32
 
     @cached_property
     def exposure(self) -> str:
@@ -188,6 +192,17 @@ class Allowed:
                 f"the approved plan evaluates {part} rows after the last round alone"
             )
         return declaration
+
+    def check_rounded(self, ask: Ask) -> None:
+        """Raise `RefusedError` if the models of an ask come in another encoding than the plan says."""
+        planned: tuple[str, ...] = ()
+        if self.down == BF16 and ask.task in self.tasks:
+            planned = rounded_fields(ask.function, ask.payload)
+        if ask.rounded != planned:
+            raise RefusedError(
+                f"the approved plan sends models of {type(self.method).__name__} as {self.down} (run.down), and this request of "
+                f"{short(ask.task)} does not"
+            )
 
     def _rounds_of(self, task: str) -> Collection[int]:
         """Return the rounds of the plan in which a task may be asked."""

@@ -13,7 +13,7 @@ from torch import nn
 from coterie.base.errors import InputError, require
 from coterie.base.files import read_text, write_atomically
 from coterie.config.local import LocalSGD
-from coterie.contract.fitting import filters_of
+from coterie.contract.fitting import down_of, filters_of
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
@@ -122,6 +122,7 @@ class Approved:
                     candidates,
                     every=run.every(run.rounds),
                     evaluated_parts=run.evaluation.parts or PARTS,
+                    down=down_of(method, run.down),
                 )
         return allowed
 

@@ -26,6 +26,7 @@ from coterie.base.vector import Layout
 from coterie.compute.boosted import can_fit
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
+from coterie.contract.down import BF16
 from coterie.contract.encoding import decode, encode
 from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
@@ -483,6 +484,8 @@ class SiteRows:
             raise RefusedError(
                 "the ask says in another way than by numbers where in the run it stands"
             )
+        if type(ask.rounded) is not tuple or {*map(type, ask.rounded)} - {str}:
+            raise RefusedError("the ask does not name the fields that are rounded")
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
         self.about = {
@@ -500,6 +503,8 @@ class SiteRows:
                 raise RefusedError(
                     f"the approved plan asks {short(ask.task)!r} in no round, and with its own seeds alone"
                 )
+            if ask.rounded:
+                raise RefusedError(f"{short(ask.task)} holds no model")
             table = ask.task != paired_errors.name
             return {
                 "answer": self._statistics(ask)
@@ -509,6 +514,7 @@ class SiteRows:
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._rights_of(self.pair)
+        allowed.check_rounded(ask)
         limits, context = self._limits(self.shard), ask.context
         declaration = allowed.check(
             ask.task, ask.payload, limits, seed=context.seed, round=context.round
@@ -671,6 +677,9 @@ class SiteRows:
         """Return the largest dimensions that a payload may have."""
         layout, plan = shard.workspace.layout, self.approved.plan
         classes, sites = shard.workspace.classes, len(plan.deployment.sites)
+        down = None
+        if self._rights_of(self.pair).down == BF16:
+            down = torch.bfloat16
         return Limits(
             layout.size,
             layout.dim,
@@ -679,6 +688,7 @@ class SiteRows:
             layout.dtype,
             plan.experiment.run.rounds,
             feature_width(layout),
+            down,
         )
 
     def _reserve(self, asked: _Asked) -> None:
