@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -17,9 +18,16 @@ from coterie.data.tables.recipe import describe, moments
 from coterie.report.results import Results
 from coterie.sites.allowed import RefusedError
 from coterie.sites.attack import attack
-from coterie.sites.effective import count_by_value, count_rows, fewest_in_a_batch
+from coterie.sites.effective import (
+    batches_fit,
+    count_by_value,
+    count_rows,
+    fewest_in_a_batch,
+)
+from coterie.sites.home_verdict import verdict_lines
 from coterie.sites.plan import read_plan
 from coterie.sites.plan_words import in_words
+from coterie.sites.tables import read_site
 from deployment import differences
 from wards import ward
 
@@ -195,15 +203,30 @@ def test_events_of_few_effective_rows_are_refused(tmp_path):
 
 
 @pytest.mark.promise("minima")
-def test_a_batch_in_which_few_rows_weigh_is_refused_before_it_is_drawn(tmp_path):
+def test_a_batch_in_which_few_rows_weigh_is_refused_and_the_cure_works(tmp_path):
     tables = frames(heaviest=8.0)
     local = {**LOCAL, "batch_size": 8, "minimum_batch": 8}
     settings = {"minimum_batch": 8}
     wards = wards_of(tmp_path, tables=tables, local=local, settings=settings)
-    with pytest.raises(RefusedError, match="fewer than 8 effective"):
+    with pytest.raises(RefusedError, match="fewer than 8 effective") as refused:
         wards.say("open", seed=0)
-    cured = wards_of(tmp_path / "all", tables=tables, settings=settings)
-    cured.say("open", seed=0)
+    # How uneven its weights are stays at the site; a person there reads which batches would do.
+    assert not re.search(r"batch_size = \d", str(refused.value))
+    table, _ = read_site(
+        wards.sites["east"].settings.data, "east", CLASSES, seed=0, split=None
+    )
+    pairs = wards.approved.pairs.values()
+    with pytest.raises(RefusedError) as refused:
+        batches_fit(table, pairs, 8, at_home=True)
+    cure = re.search(
+        r"batch_size = (\d+) and minimum_batch = (\d+)", str(refused.value)
+    )
+    size, smallest = map(int, cure.groups())
+    local = {**LOCAL, "batch_size": size, "minimum_batch": smallest}
+    for name, each in (("typed", local), ("all", {**LOCAL, "batch_size": "all"})):
+        folder = tmp_path / name
+        cured = wards_of(folder, tables=tables, local=each, settings=settings)
+        cured.say("open", seed=0)
 
 
 def test_weights_too_uneven_for_an_interval_give_no_comparison(tmp_path):
@@ -215,6 +238,9 @@ def test_weights_too_uneven_for_an_interval_give_no_comparison(tmp_path):
     wards.submit(there)
     outcomes = Results.load(there).comparisons.outcomes
     assert outcomes.of_site("east", "fedavg", "local", "loss") is None
+    site = wards.sites["east"]
+    said = "\n".join(verdict_lines(wards.approved, site.settings, wards.kept[0]))
+    assert "too uneven" in said
 
 
 # What leaves
