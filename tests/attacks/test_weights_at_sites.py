@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ward_sites import COUNTS, METHODS, SURVIVAL, WARDS, Wards
 
 import coterie as ct
+from coterie.base.label_form import with_weights
 from coterie.contract.encoding import encode
 from coterie.data.tables.recipe import describe, moments
 from coterie.report.results import Results
@@ -25,6 +28,7 @@ from coterie.sites.effective import (
     fewest_in_a_batch,
 )
 from coterie.sites.home_verdict import verdict_lines
+from coterie.sites.minima import fewest_of, table_withheld
 from coterie.sites.plan import read_plan
 from coterie.sites.plan_words import in_words
 from coterie.sites.tables import read_site
@@ -189,6 +193,48 @@ def test_a_category_of_few_effective_rows_is_not_spoken_of(tmp_path):
         (text,) = wards.ask(describe, name, **settings)["text"]
         told[name] = json.loads(text)["columns"]["ward"]["categories"]
     assert told == {"east": ["main"], "north": ["annex", "main"]}
+
+
+@pytest.fixture(scope="module")
+def east(tmp_path_factory):
+    """The table of a site, with wards of a few rows to half of them."""
+    table = frames()["east"]
+    often = 2.0 ** -np.arange(1, 7)
+    draws = np.random.default_rng(0).choice(6, 420, p=often / often.sum())
+    file = tmp_path_factory.mktemp("east") / "east.csv"
+    table.assign(ward=[f"ward {k}" for k in draws]).to_csv(file, index=False)
+    return read_site(file, "east", CLASSES, seed=0, split=None)[0]
+
+
+def kish(weights):
+    return weights.sum() ** 2 / max((weights**2).sum(), 1e-300)
+
+
+@pytest.mark.promise("minima")
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0, 3))
+def test_whatever_the_weights_no_category_or_class_of_few_effective_rows_is_told(
+    east, seed, spread
+):
+    weights = np.random.default_rng(seed).lognormal(0, spread, 420)
+    table = replace(east, weights=weights)
+    died = table.columns["died"].numbers > 0
+    smaller = min(kish(weights[died]), kish(weights[~died]))
+    try:
+        told = table_withheld(table, CLASSES, 10)
+    except RefusedError:
+        assert smaller < 10
+        return
+    assert smaller >= 10 - 1e-5
+    train = table.parts["train"]
+    wards, shown = table.columns["ward"].value_names, told.columns["ward"].value_names
+    for name in set(wards[train]):
+        rows = train[wards[train] == name]
+        is_told = name in set(shown)
+        assert is_told == (kish(weights[rows]) >= 10 - 1e-5)
+    form = ct.LabelForm("classes", weighted=True)
+    labels = with_weights(torch.from_numpy(died.astype(int)), torch.tensor(weights))
+    assert fewest_of(labels, form) == int(smaller + 1e-6)
 
 
 @pytest.mark.promise("minima")
