@@ -14,7 +14,12 @@ from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.cures import Advice
 from coterie.base.errors import InputError
-from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS
+from coterie.base.metric_names import (
+    DEFAULT_METRICS,
+    OF_COUNTS,
+    OF_HAZARDS,
+    OF_ORDERED,
+)
 from coterie.base.vector import Layout, copy_model
 from coterie.compute.linear import require_linear
 from coterie.compute.metrics import find_metrics
@@ -170,7 +175,11 @@ def metric_names(experiment: Experiment) -> tuple[str, ...]:
         return names
     if experiment.data.get("event") is not None:
         return names + OF_HAZARDS
-    return names + OF_COUNTS if experiment.data.get("exposure") is not None else names
+    if experiment.data.get("exposure") is not None:
+        return names + OF_COUNTS
+    if experiment.data.get("ordered"):
+        return names + OF_ORDERED
+    return names
 
 
 def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
