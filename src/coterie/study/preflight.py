@@ -42,6 +42,7 @@ from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
 from coterie.run.result import Run
+from coterie.run.rounded_models import down_of_run
 from coterie.run.secure_methods import check_participants
 from coterie.study.layout import Pair, median_rounds
 
@@ -85,6 +86,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         start_from(module, init)
     workspace = Workspace(module, run.row_loss(clients), clients[0])
     for entry in experiment.methods:
+        down_of_run(experiment.build_method(entry), run, workspace.layout)
         if entry.personalise is not None:
             if not entry.personalise.chooses:
                 require_linear(workspace.model, workspace.loss, entry.label)
