@@ -124,9 +124,12 @@ class SecureExchange(Exchange[R]):
         def accept(answer: Answer) -> tuple[str, ...]:
             nonlocal replies
             self._count()
+            self._count_work(answer)
             replies, _ = self._check_form(self.ask, answer, beside)
             names, failed = self.ask.names, replies.failed
             sent = 8 * width + self._bytes_beside(replies, len(names))
+            if answer.blocks:
+                sent += answer.blocks[0].bytes_of_one()
             self._record(self.ask, len(names), len(failed), answer, sent, started)
             self._settle(replies, answer)
             return replies.clients
