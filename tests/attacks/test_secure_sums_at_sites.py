@@ -32,6 +32,7 @@ from coterie.sites.child import serve_message
 from coterie.sites.ledger import Account
 from coterie.sites.log import entries
 from coterie.sites.plan import read_plan
+from coterie.sites.plan_words import in_words, model_of
 from coterie.sites.rows import SiteRows
 from coterie.sites.sum_messages import pack, unpack
 
@@ -191,17 +192,40 @@ def test_a_repeat_is_masked_among_the_same_peers_and_opened_over_the_same_surviv
     sums.lost = {"switzerland": ("mask",)}
     first = sums.mean(x)
     sums.lost = {}
-    for restarted in (False, True):
+    for attempt, restarted in enumerate((False, True), 1):
         if restarted:
             sums.restart("hungary")
             sums.open()
             sums.begin()
-        with pytest.raises(QuorumError, match="over cleveland, hungary, long-beach"):
-            sums.mean(x, attempt=1)
         with pytest.raises(QuorumError, match="masked before among cleveland, hungary"):
-            sums.mean(x, attempt=2, names=NAMES[:3])
-    sums.lost = {"switzerland": ("mask",)}
-    assert torch.equal(sums.mean(x, attempt=3).delta, first.delta)
+            sums.mean(x, attempt=attempt, names=NAMES[:3])
+        # An honest server is told, and leaves out who was not in it.
+        again = sums.mean(x, attempt=attempt)
+        assert torch.equal(again.delta, first.delta)
+        assert "may not be added" in again.failed["switzerland"]
+
+
+@pytest.mark.promise("secure sums")
+def test_a_sum_that_was_opened_is_opened_over_no_others(tmp_path, kits):
+    sums = begun(tmp_path, kits)
+    server = Server(sums, sums.engine.x)
+    for survivors in (NAMES, NAMES[:3]):
+        server.deal(server.begin())
+        for name in NAMES:
+            server.mask(name)
+        told = {"survivors": list(survivors)}
+        signed = {
+            name: unpack(server.say(name, "agree", told)["content"])
+            for name in survivors
+        }
+        content = {"signatures": signed}
+        if survivors == NAMES:
+            for name in NAMES:
+                server.say(name, "reveal", content)
+            continue
+        for name in survivors:
+            with pytest.raises(InputError, match="opened before over cleveland"):
+                server.say(name, "reveal", content)
 
 
 @pytest.mark.promise("secure sums")
@@ -351,6 +375,21 @@ def test_a_site_whose_rows_have_changed_masks_no_second_answer(tmp_path, kits):
     sums.begin()
     with pytest.raises(QuorumError, match=r"hungary .*masks no second answer"):
         sums.mean(sums.engine.x, attempt=1)
+
+
+def test_an_approval_says_what_is_summed_and_what_that_costs(tmp_path, kits):
+    sums = Sums(tmp_path, kits, **{**NOISY, "deploy": {"runs": 1}})
+    hungary = sums.sites["hungary"]
+    settings, approved = hungary.settings, hungary.approved
+    words = "\n".join(in_words(approved, settings, "hungary"))
+    assert "row_sum leaves: words" in words
+    assert "the sum over 3 sites at least, among which 1 may help it" in words
+    assert "local_update" not in words
+    noise = approved.pairs["fedavg-0"].method.local.private
+    assert f"deviation {noise.noise_multiplier / math.sqrt(3):.3g}, drawn" in words
+    assert "it suffices" in words
+    price = approved.price(model_of(approved, settings, "hungary"))
+    assert epsilon_of(price.mu, DELTA) == pytest.approx(1.0)
 
 
 def test_without_a_kit_a_site_signs_nothing_and_says_so(tmp_path, kits):

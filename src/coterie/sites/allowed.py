@@ -157,12 +157,12 @@ class Allowed:
             ),
         )
         return {
-            **self._of_method,
+            **self.of_method,
             **{look.task.name: (look, self) for look in looks},
         }
 
     @property
-    def _of_method(self) -> dict[str, tuple[Asks, Any]]:
+    def of_method(self) -> dict[str, tuple[Asks, Any]]:
         """The declarations of the method; under noise by row in sums, of the sum over rows that stands for an update."""
         declared = declarations(self.method)
         if self.secure is None or not self.private:
@@ -185,7 +185,7 @@ class Allowed:
 
     def is_summed(self, task: str) -> bool:
         """Return True for a task whose vectors leave behind masks, and in no other way."""
-        if self.secure is None or task not in self._of_method:
+        if self.secure is None or task not in self.of_method:
             return False
         kinds = {*self.tasks[task][0].task.kinds.values()}
         return not kinds.isdisjoint((*VECTORS, "words"))

@@ -352,10 +352,16 @@ class Account:
                 )
             self._write(file, {"what": _MASKED, **_about_sum(place, request), **told})
 
-    def check_peers(self, request: str, peers: Collection[str]) -> None:
-        """Raise `RefusedError` if a request was answered behind masks among other peers."""
+    def survivors_of(self, request: str, peers: Collection[str]) -> list[str]:
+        """Return over whom the sum of a request was opened before; empty if it was not.
+
+        Raises:
+            RefusedError: It was answered behind masks among other peers.
+        """
         with self._locked():
-            self._check_peers(self._books.sums.get(request, {}), peers)
+            known = self._books.sums.get(request, {})
+            self._check_peers(known, peers)
+            return list(known.get("survivors", ()))
 
     def _check_peers(self, known: Mapping[str, Any], peers: Collection[str]) -> None:
         if known and known["peers"] != sorted(peers):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from coterie.sites.sum_messages import (
     pack,
     parse_dealt,
     parse_keys,
+    parse_names,
     parse_revealed,
     parse_signature,
     spell_bytes,
@@ -95,7 +96,7 @@ class RemoteSum:
         self._require_enough(dealt, "dealt shares")
         server = MaskedSum(terms, {name: of.keys for name, of in keys.items()}, dealt)
 
-        masked, answers = self._masked(server, dealt)
+        masked, answers = self._masked(server, self._still_in(begun, dealt))
         accepted = self.asked.accept(self._answer(answers))
         survivors = {name: masked[name] for name in accepted}
         terms.check_survivors(survivors)
@@ -104,23 +105,41 @@ class RemoteSum:
     # ---- steps
 
     def _agreed(
-        self, begun: Mapping[str, tuple[str, SignedKeys]]
+        self, begun: Mapping[str, _Begun]
     ) -> tuple[SumTerms, dict[str, SignedKeys]]:
         """The terms of the sum, and the keys of the sites that see it so and have signed them."""
-        contexts = Counter(context for context, _ in begun.values())
+        contexts = Counter(of.context for of in begun.values())
         ((context, _),) = contexts.most_common(1) or [("", 0)]
         terms = SumTerms(
             bytes.fromhex(context), self.asked.weights, self.asked.threshold
         )
         keys: dict[str, SignedKeys] = {}
-        for name, (own, of) in begun.items():
-            if own != context:
+        for name, of in begun.items():
+            own = of.keys
+            if of.context != context:
                 self._failed[name] = (
                     "it has another recipe or model, or was asked something else, than most sites"
                 )
-            elif self._is_signed(name, keys_to_sign(terms, name, of.keys), of.signed):
-                keys[name] = of
+            elif self._is_signed(name, keys_to_sign(terms, name, own.keys), own.signed):
+                keys[name] = own
         return terms, keys
+
+    def _still_in(
+        self, begun: Mapping[str, _Begun], dealt: Mapping[str, Dealt]
+    ) -> dict[str, Dealt]:
+        """Those who dealt shares, without who was not in this sum when it was opened before: its sites open it over the same alone.
+
+        Half of the threshold must say so, since a single site may lie.
+        """
+        told = Counter(of.survivors for of in begun.values() if of.survivors)
+        ((survivors, count),) = told.most_common(1) or [((), 0)]
+        if 2 * count < self.asked.threshold:
+            return dict(dealt)
+        for name in dealt.keys() - {*survivors}:
+            self._failed[name] = (
+                "it was not in this sum when it was opened before, and may not be added"
+            )
+        return {name: of for name, of in dealt.items() if name in survivors}
 
     def _masked(
         self, server: MaskedSum, dealt: Mapping[str, Dealt]
@@ -222,15 +241,23 @@ class RemoteSum:
             )
 
 
-def _begun(values: Mapping[str, Any]) -> tuple[str, SignedKeys]:
-    """The context of the sum as a site sees it, in hexadecimal, and its keys."""
+class _Begun(NamedTuple):
+    """What a site says in step 0: the context of the sum in hexadecimal, its keys, and over whom the sum was opened before."""
+
+    context: str
+    keys: SignedKeys
+    survivors: tuple[str, ...]
+
+
+def _begun(values: Mapping[str, Any]) -> _Begun:
     content = unpack(values.get("content"))
     context = content.get("context")
     try:
         bytes.fromhex(context)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise InputError("it does not name the sum") from error
-    return str(context), parse_keys(content)
+    survivors = tuple(sorted(parse_names(content.get("survivors"))))
+    return _Begun(str(context), parse_keys(content), survivors)
 
 
 def _added(before: ClientCost | None, cost: ClientCost) -> ClientCost:

@@ -54,11 +54,12 @@ class SiteSum:
         return self.client.terms.weights[self.client.name]
 
     def begin(self) -> dict[str, Any]:
-        """Step 0: the signed keys, and what names this sum."""
-        self.account.check_peers(self.request, self.ask.names)
+        """Step 0: the signed keys, what names this sum, and over whom it was opened before, if it was."""
+        opened = self.account.survivors_of(self.request, self.ask.names)
         keys, signed = self.client.public_keys()
         return {
             "context": self.client.terms.context.hex(),
+            "survivors": opened,
             **spell_keys(SignedKeys(keys, signed)),
         }
 
