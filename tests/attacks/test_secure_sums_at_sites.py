@@ -90,13 +90,12 @@ class Sums(ThreeSites):
         self.sites[name] = SiteRows(name, old.settings, old.folder, old.approved)
         self.sites[name].identity = self.kits[name]
 
-    def mean(self, x, threshold=3, round=1, attempt=0, names=NAMES, **changed):
+    def mean(self, x, round=1, attempt=0, names=NAMES):
+        place = {"round": round, "attempt": attempt}
         secure = self.experiment.run.secure
-        view = Federation(
-            self.engine, names, 0, round=round, attempt=attempt, secure=secure
-        )
+        view = Federation(self.engine, names, 0, secure=secure, **place)
         method = self.experiment.build_method(self.experiment.methods[0])
-        return view.average(names, local_update, x=x, local=method.local, **changed)
+        return view.average(names, local_update, x=x, local=method.local)
 
 
 def begun(folder, kits, **more):

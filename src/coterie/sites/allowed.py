@@ -17,6 +17,7 @@ from coterie.base.errors import InputError
 from coterie.compute.left_out import gain_of_others
 from coterie.compute.metrics import baselines, evaluate
 from coterie.config.secure import SecureSums
+from coterie.contract.down import BF16, FLOAT32, rounded_fields
 from coterie.contract.filters import Filter
 from coterie.contract.replies import LOSSES, VECTORS
 from coterie.contract.requests import (
@@ -28,6 +29,7 @@ from coterie.contract.requests import (
     declarations,
 )
 from coterie.contract.task import is_exact_fact
+from coterie.contract.wire import Ask
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
 from coterie.run.evaluation import is_evaluated
@@ -65,6 +67,7 @@ class Allowed:
         every: rounds between evaluations; the first and the last round are evaluated, too.
         evaluated_parts: parts of the rows that are evaluated before the last round.
         secure: how vectors of the method are summed behind masks; None: they come as they are.
+        down: how the server sends models, "float32" or "bf16"; a reference gets whole ones.
     """
 
     method: Any
@@ -81,6 +84,7 @@ class Allowed:
     every: int = 1
     evaluated_parts: tuple[str, ...] = PARTS
     secure: SecureSums | None = None
+    down: str = FLOAT32
 
     @cached_property
     def exposure(self) -> str:
@@ -233,6 +237,17 @@ class Allowed:
                 f"the approved plan evaluates {part} rows after the last round alone"
             )
         return declaration
+
+    def check_rounded(self, ask: Ask) -> None:
+        """Raise `RefusedError` if the models of an ask come in another encoding than the plan says."""
+        planned: tuple[str, ...] = ()
+        if self.down == BF16 and ask.task in self.tasks:
+            planned = rounded_fields(ask.function, ask.payload)
+        if ask.rounded != planned:
+            raise RefusedError(
+                f"the approved plan sends models of {type(self.method).__name__} as {self.down} (run.down), and this request of "
+                f"{short(ask.task)} does not"
+            )
 
     def _rounds_of(self, task: str) -> Collection[int]:
         """Return the rounds of the plan in which a task may be asked."""

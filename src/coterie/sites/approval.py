@@ -14,7 +14,7 @@ from torch import nn
 from coterie.base.errors import InputError, require
 from coterie.base.files import read_text, write_atomically
 from coterie.config.local import LocalSGD
-from coterie.contract.fitting import filters_of
+from coterie.contract.fitting import down_of, filters_of
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
@@ -129,6 +129,7 @@ class Approved:
                     every=run.every(run.rounds),
                     evaluated_parts=run.evaluation.parts or PARTS,
                     secure=None if method.is_reference else run.secure,
+                    down=down_of(method, run.down),
                 )
         return allowed
 

@@ -19,6 +19,7 @@ from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
 from coterie.config.secure import SecureSums
+from coterie.contract.down import FLOAT32
 from coterie.contract.filters import Filter
 from coterie.contract.fitting import curvature_task, filters_of
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
@@ -184,6 +185,8 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"model     {model.pop('name')}{f' {model}' if model else ''}: {size.inputs} inputs from this site's columns, "
         f"{parameters} parameters"
     )
+    if run.down != FLOAT32:
+        yield "          the server sends each model in 16 bits a number, but for references (run.down)"
     of_each = "training" if experiment.folds else "seed"
     first_training = seed_suffix(*trainings(experiment)[0])
     for entry in experiment.methods:

@@ -28,6 +28,7 @@ from coterie.compute.boosted import can_fit
 from coterie.compute.cohort import Shard
 from coterie.compute.discrete_gaussian import DrawWords
 from coterie.compute.workspace import Workspace
+from coterie.contract.down import BF16
 from coterie.contract.elsewhere import integers_of, masked_fields
 from coterie.contract.encoding import decode, encode
 from coterie.contract.fixed_point import whole_weights
@@ -482,6 +483,8 @@ class SiteRows:
             raise RefusedError(
                 "the ask says in another way than by numbers where in the run it stands"
             )
+        if type(ask.rounded) is not tuple or {*map(type, ask.rounded)} - {str}:
+            raise RefusedError("the ask does not name the fields that are rounded")
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
         self.about = {
@@ -505,6 +508,8 @@ class SiteRows:
                 raise RefusedError(
                     f"the approved plan asks {short(ask.task)!r} in no round, and with its own seeds alone"
                 )
+            if ask.rounded:
+                raise RefusedError(f"{short(ask.task)} holds no model")
             table = ask.task != paired_errors.name
             return {
                 "answer": self._statistics(ask)
@@ -514,6 +519,7 @@ class SiteRows:
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._rights_of(self.pair)
+        allowed.check_rounded(ask)
         limits, context = self._limits(self.shard), ask.context
         declaration = allowed.check(
             ask.task, ask.payload, limits, seed=context.seed, round=context.round
@@ -595,6 +601,7 @@ class SiteRows:
             raise RefusedError("a sum is among sites of the approved plan, in order")
         allowed, own = self._rights_of(self.pair), ask.to((self.name,))
         limits, context = self._limits(shard), ask.context
+        allowed.check_rounded(own)
         allowed.check(
             ask.task,
             own.payload,
@@ -621,6 +628,7 @@ class SiteRows:
             "task": ask.task,
             "names": ask.names,
             "where": astuple(ask.context),
+            "rounded": ask.rounded,
             **{f"payload/{k}": v for k, v in ask.payload.items()},
         }
         return hashlib.sha256(encode(asked)).digest()
@@ -804,6 +812,9 @@ class SiteRows:
         """Return the largest dimensions that a payload may have."""
         layout, plan = shard.workspace.layout, self.approved.plan
         classes, sites = shard.workspace.classes, len(plan.deployment.sites)
+        down = None
+        if self._rights_of(self.pair).down == BF16:
+            down = torch.bfloat16
         return Limits(
             layout.size,
             layout.dim,
@@ -812,6 +823,7 @@ class SiteRows:
             layout.dtype,
             plan.experiment.run.rounds,
             feature_width(layout),
+            down,
         )
 
     def _reserve(self, asked: _Asked) -> None:
