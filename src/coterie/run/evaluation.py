@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS
+from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS, OF_ORDERED
 from coterie.base.modules import load_object
 from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
@@ -466,7 +466,7 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     if clients.form.kind == "count":
         return OF_COUNTS
     if clients.form.kind == "ordered":
-        return ("class_error",)
+        return OF_ORDERED
     if label.get("count"):
         return ("poisson_deviance",)
     if label.get("kind") == "number" and len(label.get("values", ())) > 2:

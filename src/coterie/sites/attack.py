@@ -548,9 +548,9 @@ class _Server:
         strangers = candidates(
             _shuffled(rows), torch.full((len(rows),), -1), known, count
         )
+        labels = workspace.loss.plain(client.train.labels)
         chosen = (
-            candidates(rows, client.train.labels[: len(rows)].reshape(-1), known, count)
-            + strangers
+            candidates(rows, labels[: len(rows)].reshape(-1), known, count) + strangers
         )
         patients = [candidate.features for candidate in chosen]
         sums = Sums(len(chosen))

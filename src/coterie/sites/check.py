@@ -27,6 +27,7 @@ from coterie.sites.approval import (
     revocations_file,
 )
 from coterie.sites.descriptions import check_file
+from coterie.sites.effective import batches_fit, count_training_rows
 from coterie.sites.flare.authority import (
     FEW_DAYS,
     ROOT_CERTIFICATE,
@@ -130,12 +131,15 @@ def check_site(
             raise InputError(
                 f"{settings.data} has no column {', '.join(missing)}, which the plan needs; add it (its cells may be empty)"
             )
-        counts.append(len(table.parts["train"]))
+        counts.append(count_training_rows(table))
+        pairs = approved.pairs.values()
+        batches_fit(table, pairs, settings.minimum_batch, at_home=True)
     fewest = min(counts)
+    effective = "effective " if options.get("weights") else ""
     if fewest < settings.minimum_rows:
         raise InputError(
-            f"{settings.data} gives {fewest} training rows, fewer than minimum_rows = {settings.minimum_rows} of {settings_file}: "
-            "this site would not answer; lower that, or stay out"
+            f"{settings.data} gives {fewest} {effective}training rows, fewer than minimum_rows = {settings.minimum_rows} of "
+            f"{settings_file}: this site would not answer; lower that, or stay out"
         )
     moments_fit(len(plan.experiment.split_seeds), fewest)
     least = settings.minimum_cell
@@ -147,7 +151,7 @@ def check_site(
     events = events_of(table, options)
     curvature_fits(approved.pairs.values(), Layout.of(module), columns, fewest, events)
     lines.append(
-        f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {fewest} rows to train on"
+        f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {fewest} {effective}rows to train on"
     )
     lines += [f"note      {note}" for note in notes]
     lines += [f"look at   {problem}" for problem in problems]

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import parse_toml, read_text
+from coterie.base.spelling import quote_toml
 from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of, one_of
@@ -252,8 +253,11 @@ def _check_secure(experiment: Experiment, deployment: Deployment, path: Path) ->
 
 
 def _check_form(experiment: Experiment, path: Path) -> None:
-    """Raise `InputError` for noise that would not hide a row of time to event or of counts: their losses have no bound."""
+    """Raise `InputError` for noise that would not hide a row of time to event or of counts, whose losses have no bound, or one that
+    weighs more than others, which moves losses and gradients further than noise allows for.
+    """
     declared = [key for key in TASKS if experiment.data.get(key) is not None]
+    weights = experiment.data.get("weights")
     secret = any(
         isinstance(step, GaussianNoise) and step.secret for step in experiment.filters
     )
@@ -262,6 +266,12 @@ def _check_form(experiment: Experiment, path: Path) -> None:
         raise InputError(
             f"{path}: {noise} does not hide what is told of [data] {declared[0]}, its events by time or their sum; leave out the "
             f"noise, or leave out {declared[0]} and say label, a column of classes"
+        )
+    if weights is not None and (secret or experiment.privacy is not None):
+        noise = "[privacy]" if experiment.privacy is not None else "secret noise"
+        raise InputError(
+            f"{path}: {noise} is as large as what a row of weight 1 can move, and [data] weights let one row move more; leave out the "
+            f"noise, or leave out weights and drop = [{quote_toml(str(weights))}]"
         )
 
 

@@ -45,6 +45,7 @@ from coterie.sites.price import check_epsilon, price_in_words
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import (
     left_out,
+    outputs_of_recipe,
     read_site,
     settings_of_file,
     table_options,
@@ -127,9 +128,7 @@ class _Size:
         )
         inputs, classes = len(recipe["features"]), len(recipe["label"]["classes"])
         form = LabelForm.of_recipe(recipe["label"])
-        outputs = 1 if classes in (0, 2) else classes
-        if form is not None:
-            outputs = form.outputs
+        outputs = outputs_of_recipe(recipe)
         module = build_for(form, experiment.build_model(), (inputs,), outputs)
         return cls(module, inputs, classes, len(table), numbers + FACTS)
 
@@ -170,6 +169,11 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
     yield f"predicts  {_label_words(options)}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
     yield f"rows      {_split_words(experiment)}"
+    if options.get("weights") is not None:
+        yield (
+            f"weights   rows count by {options['weights']}, which is no input; no weight and no sum of weights leaves. Minima are of "
+            "effective rows, (sum w)^2 / sum w^2"
+        )
     for_each = "" if experiment.folds else " for each seed"
     sums = f"{STATISTICS} sums of each column of numbers{for_each}, "
     if options.get("bounds"):
@@ -281,6 +285,8 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
 def _label_words(options: Mapping[str, Any]) -> str:
     if options.get("exposure") is not None:
         return f"{options['label']}, counted per {options['exposure']}"
+    if options.get("ordered"):
+        return f"{options['label']}, whose classes have an order"
     if options.get("event") is None:
         return str(options["label"])
     since = f" from {options['entry']} on" if options.get("entry") else ""
@@ -310,9 +316,11 @@ def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     )
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
     rows = "all rows, each tested once a repeat" if experiment.folds else "test rows"
+    effective = "effective " if experiment.data.get("weights") else ""
     yield (
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
-        f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
+        f"the mean {', '.join(TOLD)} of each method{noise}; how many {effective}rows, and of the rarer class, from "
+        f"{settings.minimum_cell} on"
     )
 
 

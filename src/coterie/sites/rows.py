@@ -53,6 +53,7 @@ from coterie.sites.comparisons import (
     paired_errors,
 )
 from coterie.sites.descriptions import check_recipe, longest_head
+from coterie.sites.effective import batches_fit, count_labels, count_training_rows
 from coterie.sites.followup import (
     events_of,
     form_hash,
@@ -104,6 +105,7 @@ from coterie.sites.tables import (
 )
 from coterie.study.layout import trainings
 from coterie.study.rivals import wants_boosted
+from coterie.study.row_outcomes import mean_weight
 
 _BEGINNINGS = ("open", "encode", "prepare")
 _MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")
@@ -154,6 +156,7 @@ class SiteRows:
         self._account = Account(Path(settings.log))
         self._account.seal()
         self._price: Price | None = None
+        self._mean_weight = 1.0
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
@@ -251,12 +254,14 @@ class SiteRows:
             raise RefusedError(
                 f"its file has no column {', '.join(missing)}, which the plan needs; add it"
             )
-        rows = len(table.parts["train"])
-        if rows < self.settings.minimum_rows:
+        rows, effective = len(table.parts["train"]), count_training_rows(table)
+        if effective < self.settings.minimum_rows:
             raise RefusedError(
                 f"it has fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
-        moments_fit(len(seeds), rows)
+        moments_fit(len(seeds), effective)
+        pairs, least_batch = self.approved.pairs.values(), self.settings.minimum_batch
+        batches_fit(table, pairs, least_batch)
         self._account.most_mu = most_mu(self.settings, len(table))
         least = self.settings.minimum_cell
         self.table, self.seed = table_withheld(table, self.options, least), seed
@@ -339,9 +344,9 @@ class SiteRows:
             run.merge_validation,
             contribution=run.contribution is not None,
         )
-        self._merge_fits(
-            clients.sizes("train")[self.name] - dealt.sizes("train")[self.name], sites
-        )
+        # Over all rows of the site, so that weights are on one scale whichever fold tests a row.
+        self._mean_weight = mean_weight(clients[0], clients.form)
+        self._merge_fits(dealt, clients, sites)
         clients = self._parts(clients, allowed)
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)
@@ -353,7 +358,7 @@ class SiteRows:
             self.approved.pairs.values(),
             Layout.of(module),
             next(module.parameters()).shape[-1],
-            self.clients.sizes("train")[self.name],
+            count_labels(self.clients[0].train.labels, self.clients.form),
             events_of(self._open_table(), self.options),
         )
         state = {
@@ -403,8 +408,10 @@ class SiteRows:
     def _deal(self, clients: Clients, allowed: Allowed) -> Clients:
         """The client of this site as the fold of a training finds it. Raises `RefusedError` if too few rows would train, or test."""
         view = self.experiment.of_fold(clients, allowed.seed, allowed.fold)
-        tested = view.sizes("test")[self.name]
-        if view.sizes("train")[self.name] < self.settings.minimum_rows:
+        client, tested = view[0], 0
+        if client.test is not None:
+            tested = count_labels(client.test.labels, view.form)
+        if count_labels(client.train.labels, view.form) < self.settings.minimum_rows:
             raise RefusedError(
                 f"a fold leaves fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
@@ -414,11 +421,18 @@ class SiteRows:
             )
         return view
 
-    def _merge_fits(self, rows: int, sites: tuple[str, ...]) -> None:
+    def _merge_fits(
+        self, dealt: Clients, merged: Clients, sites: tuple[str, ...]
+    ) -> None:
         """Raise `RefusedError` for few validation rows that one method trains on and another does not: losses of both tell theirs."""
-        if 0 < rows < max(
-            self.settings.minimum_batch, self.settings.minimum_cell
-        ) and any(
+        part = dealt[0].validation
+        number = len(merged[0].train) - len(dealt[0].train)
+        if part is None or not number:
+            return
+        # Some of the validation rows may be kept for contributions.
+        rows = count_labels(part.labels, dealt.form) * number // len(part)
+        least = max(self.settings.minimum_batch, self.settings.minimum_cell)
+        if rows < least and any(
             self.name in clients_keeping_validation(of.method, sites)
             for of in self.approved.pairs.values()
         ):
@@ -436,12 +450,13 @@ class SiteRows:
     def _module(self, clients: Clients) -> torch.nn.Module:
         """The model of the plan, before the server's numbers are in it."""
         inputs: Any = clients.train.inputs
+        recipe: Any = clients.recipe
         with fork_generators():
             module = build_for(
                 clients.form,
                 self.experiment.build_model(),
                 tuple(inputs.shape[1:]),
-                outputs_of_recipe(clients),
+                outputs_of_recipe(recipe),
             )
         freeze(module, self.experiment.model.get("freeze", []))
         return module
@@ -799,6 +814,7 @@ class SiteRows:
             now,
             baseline=baseline_of(self.experiment),
             boosted=boosted,
+            mean_weight=self._mean_weight,
         )
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
