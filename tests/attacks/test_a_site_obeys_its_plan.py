@@ -162,7 +162,7 @@ def test_another_seed_method_or_plan_is_refused(hospital):
     refused("no such method and seed", hospital.say, "prepare", pair="meritfed-0")
     refused("another plan than the one", hospital.say, "open", seed=0, plan="0" * 64)
     refused("has the seeds 0 and no other", hospital.say, "open", seed=1)
-    refused("answers open, encode, prepare and task", hospital.say, "memory")
+    refused("answers open, encode, prepare, task and sum", hospital.say, "memory")
 
 
 def test_another_label_or_other_columns_are_refused(hospital):

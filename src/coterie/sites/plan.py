@@ -24,9 +24,11 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
+from coterie.run.secure_methods import check_participants
 from coterie.sites.descriptions import SiteDescription, parse_descriptions
 from coterie.sites.followup import TASKS
 from coterie.sites.settings import short
+from coterie.sites.signed_sum import check_threshold
 from coterie.sites.tables import table_options
 
 PLAN_FILE = "plan.toml"
@@ -173,9 +175,9 @@ def parse_plan(text: str, path: Path) -> Plan:
             f"{path}: {own_file} is code of your own, and no code travels to sites; name what coterie brings"
         )
     deployment = build(Deployment, table, f"{path}, [deploy]", named="deploy")
-    return Plan(
-        _deployable(Experiment.from_tables(tables, str(path)), path), deployment
-    )
+    experiment = _deployable(Experiment.from_tables(tables, str(path)), path)
+    _check_secure(experiment, deployment, path)
+    return Plan(experiment, deployment)
 
 
 def robustness_note(plan: Plan) -> str:
@@ -221,10 +223,6 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         raise InputError(
             f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
         )
-    if experiment.run.secure is not None:
-        raise InputError(
-            f"{path}: [secure] is for one machine as yet, and sites do not exchange keys; leave it out, and hide rows by [privacy]"
-        )
     _check_filters(experiment, path)
     _check_privacy(experiment, path)
     _check_form(experiment, path)
@@ -235,6 +233,23 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
             f"{path}, [engine]: precision is for one machine, whose processor decides its bits; drop it"
         )
     return experiment
+
+
+def _check_secure(experiment: Experiment, deployment: Deployment, path: Path) -> None:
+    """Raise `InputError` for sums behind masks that sites would not open, or beside which single updates are shown."""
+    run, secure = experiment.run, experiment.run.secure
+    if secure is None:
+        return
+    asked = run.per_round(len(deployment.sites))
+    try:
+        check_participants(secure, asked)
+        check_threshold(secure.survivors(asked), asked, secure.curious)
+    except InputError as error:
+        raise InputError(f"{path}, [secure]: {error}") from error
+    if run.contribution is not None:
+        raise InputError(
+            f"{path}: run.contribution looks at the update of each site, and [secure] shows their sums alone; leave out one of them"
+        )
 
 
 def _check_form(experiment: Experiment, path: Path) -> None:

@@ -18,11 +18,12 @@ from coterie.base.vector import Layout
 from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
+from coterie.config.secure import SecureSums
 from coterie.contract.down import FLOAT32
 from coterie.contract.filters import Filter
 from coterie.contract.fitting import curvature_task, filters_of
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
-from coterie.contract.requests import Asks, Limits, declarations
+from coterie.contract.requests import Asks, Limits
 from coterie.contract.wire import Ask, Context
 from coterie.data.tables.agreement import agree
 from coterie.data.tables.intervals import form_at_most
@@ -32,6 +33,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_for
 from coterie.run.experiment import Experiment
 from coterie.run.files import seed_suffix
+from coterie.sites.allowed import Allowed
 from coterie.sites.approval import Approved
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD, Paired, fits_boosted_at_sites
@@ -195,16 +197,19 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         of_method = approved.pairs[f"{entry.label}-{first_training}"]
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
-        yield f"method    {entry.label}: {run.rounds} rounds{_training_words(getattr(method, 'local', None))}"
+        training = _training_words(getattr(method, "local", None), of_method.secure)
+        yield f"method    {entry.label}: {run.rounds} rounds{training}"
         yield from (
             f"          before it leaves, {_filter_words(step)}" for step in filters
         )
-        for declaration, owner in declarations(method).values():
+        for declaration, owner in of_method.of_method.values():
             kinds = declaration.task.kinds.items()
             fields = ", ".join(
                 _field_words(field, kind, filters, approved.secret)
                 for field, kind in kinds
             )
+            if of_method.is_summed(declaration.task.name):
+                fields += _sum_words(of_method, len(deployment.sites))
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
             asked_times = of_method.times(declaration.task.name) * deployment.runs
             yield (
@@ -370,7 +375,15 @@ def _split_words(experiment: Experiment) -> str:
     )
 
 
-def _training_words(local: Any) -> str:
+def _sum_words(allowed: Allowed, sites: int) -> str:
+    """Say what the server sees of vectors that are summed behind masks."""
+    if allowed.secure is None:
+        return ""
+    fewest, curious = allowed.secure.survivors(sites), allowed.secure.curious
+    return f"; behind masks, so that the server sees the sum over {fewest} sites at least, among which {curious} may help it"
+
+
+def _training_words(local: Any, secure: SecureSums | None) -> str:
     if not isinstance(local, LocalSGD):
         return ""
     unit = type(local.steps).__name__.lower()
@@ -381,9 +394,12 @@ def _training_words(local: Any) -> str:
     noise = local.private
     if noise is None or noise.clip is None:
         return words
+    deviation, whose = noise.noise_multiplier * noise.clip, "their sum"
+    if secure is not None and secure.threshold is not None:
+        deviation, whose = deviation / math.sqrt(secure.threshold), "the site's sum"
     return (
-        f"{words}; the gradient of each row is cut to a length of {noise.clip:g}, and their sum gets noise of deviation "
-        f"{noise.noise_multiplier * noise.clip:.3g}, drawn under a key that stays here"
+        f"{words}; the gradient of each row is cut to a length of {noise.clip:g}, and {whose} gets noise of deviation "
+        f"{deviation:.3g}, drawn under a key that stays here"
     )
 
 
@@ -412,12 +428,15 @@ def _field_words(
         "gap": "a difference of losses",
         "stay": "a difference of losses",
         "choice": "which of the models it is sent fit best, by losses",
+        "words": "the sum of clipped gradients of its rows as integers with noise",
     }
     if kind == "own":
         return f"{field} (no number: its own model stays here)"
     meaning = [words[kind]] if kind in words else []
     if secret and kind in (*LOSSES, "choice"):
         meaning += [_BEHIND_NOISE]
-    elif filters and not any(kind in step.kinds for step in filters):
+    elif (
+        filters and kind != "words" and not any(kind in step.kinds for step in filters)
+    ):
         meaning += ["as it is, through no filter"]
     return f"{field} ({', '.join(meaning)})" if meaning else field
