@@ -49,6 +49,7 @@ from coterie.sites.secret_noise import move_key
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
 from coterie.sites.software import VERSIONS_FILE, compare_versions
 from coterie.sites.tables import (
+    lacking,
     read_site,
     settings_of_file,
     table_options,
@@ -126,7 +127,7 @@ def check_site(
         table, notes = read_site(
             settings.data, site, options, seed=seed, split=plan.experiment.split or None
         )
-        missing = sorted(set(plan.deployment.columns) - set(table.columns))
+        missing = lacking(table, plan.deployment.columns, options)
         if missing:
             raise InputError(
                 f"{settings.data} has no column {', '.join(missing)}, which the plan needs; add it (its cells may be empty)"

@@ -171,8 +171,8 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"rows      {_split_words(experiment)}"
     if options.get("weights") is not None:
         yield (
-            f"weights   rows count by {options['weights']}, which is no input; no weight and no sum of weights leaves. Minima are of "
-            "effective rows, (sum w)^2 / sum w^2"
+            f"weights   rows count by {options['weights']}, divided by its mean here; it is no input, and of no row it leaves. Minima "
+            "are of effective rows, (sum w)^2 / sum w^2"
         )
     for_each = "" if experiment.folds else " for each seed"
     sums = f"{STATISTICS} sums of each column of numbers{for_each}, "

@@ -99,6 +99,7 @@ from coterie.sites.tables import (
     description_options,
     facts_of,
     fingerprint_of,
+    lacking,
     outputs_of_recipe,
     read_site,
     table_options,
@@ -247,9 +248,7 @@ class SiteRows:
             seed=seed,
             split=self.experiment.split or None,
         )
-        missing = sorted(
-            set(self.approved.plan.deployment.columns) - set(table.columns)
-        )
+        missing = lacking(table, self.approved.plan.deployment.columns, self.options)
         if missing:
             raise RefusedError(
                 f"its file has no column {', '.join(missing)}, which the plan needs; add it"

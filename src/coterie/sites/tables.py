@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,23 @@ def read_site(
         {name: table}, fit_to(settings, {name: table}), rule, seed
     )
     return ready[name], notes
+
+
+def lacking(
+    table: Table, columns: Iterable[str], options: Mapping[str, Any]
+) -> list[str]:
+    """Return which columns that a plan needs a table lacks. Those that are no input were there, or it could not have been read."""
+    settings = table_settings(options)
+    of_rows = {
+        settings.time,
+        settings.entry,
+        settings.exposure,
+        settings.weights,
+        settings.group,
+        settings.split_column,
+        settings.split_time,
+    }
+    return sorted(set(columns) - set(table.columns) - of_rows)
 
 
 @dataclass(frozen=True)
