@@ -152,6 +152,7 @@ class FixedEffects(Method[State | bounded_slopes.State]):
         engine = federation.engine
         require_linear(engine.model, engine.loss, "fixed-effects")
         if self.private is not None:
+            bounded_slopes.require_bounded(engine.loss)
             return bounded_slopes.start_bounded(x, federation.layout)
         return start_at_zero(x, federation.layout)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, require
+from coterie.base.loss import Loss
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.compute.linear import LinearRows, counts, linear_rows
@@ -33,6 +34,19 @@ def _products(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
     slopes, intercepts = counts(layout)
     columns = slopes // intercepts
     return (columns * (columns + 1) // 2,)
+
+
+def require_bounded(loss: Loss) -> None:
+    """Raise `InputError` for a loss that bends without a bound, and for weights of rows."""
+    require(
+        loss.weighted is None,
+        "fixed-effects behind row noise takes no weights of rows, which depend on other rows; take fedavg, or leave out [privacy]",
+    )
+    if loss.kind not in bound.FACTORS:
+        raise InputError(
+            f"fixed-effects behind row noise bounds the curvature of classes and numbers, and that of {loss.kind} has no bound; "
+            "take fedavg, or leave out [privacy]"
+        )
 
 
 class Products(NamedTuple):
@@ -89,22 +103,13 @@ def longest(columns: int, noise: RowNoise) -> float:
 
 
 def _rows(cohort: Cohort, client: int, noise: RowNoise) -> LinearRows:
-    """The client's training rows, each of limited length. Raises `InputError` for outcomes whose loss has no bound."""
-    kind = cohort.workspace.loss.kind
+    """The client's training rows, each of limited length."""
+    require_bounded(cohort.workspace.loss)
     require(
         cohort.workspace.secret_normal is None,
         "fixed-effects behind row noise is for one machine as yet; take fedavg",
     )
     rows = linear_rows(cohort, client)
-    require(
-        rows.weights is None,
-        "fixed-effects behind row noise takes no weights of rows, which depend on other rows; take fedavg, or leave out [privacy]",
-    )
-    if kind not in bound.FACTORS:
-        raise InputError(
-            f"fixed-effects behind row noise bounds the curvature of classes and numbers, and that of {kind} has no bound; "
-            "take fedavg, or leave out [privacy]"
-        )
     reach = longest(rows.inputs.shape[1], noise)
     return rows._replace(inputs=bound.shorten_rows(rows.inputs, reach))
 
@@ -183,7 +188,7 @@ def bounded_round(
         ridge: >= 0, on slopes and the sum of all losses.
         intercept_ridge: >= 0.
     """
-    factor = bound.FACTORS.get(federation.engine.loss.kind, 1.0)
+    factor = bound.FACTORS[federation.engine.loss.kind]
     if not state.clients:
         state = _with_bound(state, federation, noise, factor, ridge)
     slopes, outputs = counts(federation.layout)

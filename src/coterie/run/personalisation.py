@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from coterie.config.run import RunSettings, Tuning
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.method import Method
-from coterie.contract.task import Holds, ModelOfEach, OwnModel, Size, task
+from coterie.contract.task import ModelOfEach, OwnModel, Size, task
 from coterie.contract.wire import PerClient
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record
@@ -77,7 +77,7 @@ def pool_at_home(
     cohort: Cohort,
     *,
     x: ModelOfEach,
-    known: Annotated[Tensor | None, Holds(("slopes",), torch.float64)] = None,
+    known: Tensor | None = None,
 ) -> Drawn:
     """Each client's own linear model, whose slopes are drawn to those of its model in x [n, d] as far as its rows say.
 
