@@ -163,6 +163,28 @@ def test_noise_is_new_in_each_round_and_the_same_again_with_the_same_seed():
     assert not torch.equal(runs[0].x, runs[2].x)
 
 
+def test_a_run_that_is_resumed_has_the_same_bits(tmp_path):
+    noisy = ct.FixedEffects(private=ct.RowNoise(3.0))
+    model = torch.nn.Linear(3, 1).double()
+    clients = clients_of("binary")
+
+    def run(rounds, resume):
+        settings_of_run = ct.RunSettings(resume=resume)
+        return ct.fit(
+            noisy,
+            clients,
+            model=model,
+            rounds=rounds,
+            checkpoint=tmp_path / "saved",
+            settings=settings_of_run,
+        )
+
+    whole = ct.fit(noisy, clients, model=model, rounds=6)
+    run(3, False)
+    resumed = run(6, True)
+    assert torch.equal(whole.x, resumed.x)
+
+
 def experiment(**tables):
     plain = {
         "data": {"name": "heart-disease"},

@@ -255,5 +255,5 @@ def _variance(state: State, noise: RowNoise, outputs: int, averaged: int) -> Ten
         return torch.zeros_like(state.variance)
     of_sum = (noise.noise_multiplier * _clip(noise)) ** 2 * len(state.clients)
     inverse = torch.linalg.inv(state.curvature / BLOCKS)
-    of_output = of_sum * (inverse @ inverse).diagonal() / averaged
+    of_output: Tensor = of_sum * (inverse @ inverse).diagonal() / averaged
     return of_output.repeat(outputs)

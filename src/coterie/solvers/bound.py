@@ -31,7 +31,8 @@ def shorten_rows(inputs: Tensor, reach: float) -> Tensor:
     if math.isinf(reach):
         return rows
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows * (reach / lengths.clamp(min=reach))
+    shortened: Tensor = rows * (reach / lengths.clamp(min=reach))
+    return shortened
 
 
 def unfold(matrix: Tensor) -> Tensor:
@@ -105,5 +106,7 @@ def raised(noisy: Tensor, sigma: float, most: float) -> Tensor:
     sizes, directions = torch.linalg.eigh(noisy)
     sizes = sizes.clamp(min=0) + sigma * math.sqrt(2 * len(noisy))
     if float(sizes.mean()) > most:
-        return most * torch.eye(len(noisy), dtype=noisy.dtype)
-    return directions @ torch.diag(sizes) @ directions.T
+        known: Tensor = most * torch.eye(len(noisy), dtype=noisy.dtype)
+        return known
+    above: Tensor = directions @ torch.diag(sizes) @ directions.T
+    return above
