@@ -251,6 +251,8 @@ ROWS = (
     ),
     Row("bytes up, `bf16`, of float32", "1", 0.5, None, "times", "bytes", "bf16"),
     Row("... `int8`", "1", 0.35, None, "times", "bytes", "int8"),
+    Row('bytes down, `down = "bf16"`', "1", 0.51, None, "times", "bytes", "down"),
+    Row("... with `bf16` up, of a round", "1", 0.51, None, "times", "bytes", "both"),
 )
 
 

@@ -270,21 +270,29 @@ def _precision(quick: bool) -> Case:
 
 
 def _bytes(quick: bool) -> Case:
-    clients, model = linear_clients(3), nn.Linear(WIDTH, 1)
+    clients = linear_clients(3)
+    # Wide, so that the settings of training, which a request holds beside the model, are few of its bytes.
+    model = nn.Sequential(nn.Linear(WIDTH, 1000), nn.ReLU(), nn.Linear(1000, 1))
 
-    def up(*filters: Any) -> int:
-        run = ct.fit(ct.FedAvg(), clients, model, 2, filters=filters)
-        return max(ask.bytes_up for ask in run.asks if "update" in ask.task)
+    def sent(*filters: Any, down: str = "float32") -> tuple[int, int]:
+        """Bytes of a training request, and of its reply without the 8 that say how many rows a client has."""
+        settings = ct.RunSettings(down=down)
+        run = ct.fit(ct.FedAvg(), clients, model, 2, filters=filters, settings=settings)
+        asks = [ask for ask in run.asks if "update" in ask.task]
+        return asks[-1].bytes_down, asks[-1].bytes_up - 8
 
     def measured() -> dict[str, float]:
         layout = Layout((("layer", torch.Size([10**8])),), (), torch.float32)
         held = clients_at_once(layout, 0) * layout.size * layout.dtype.itemsize
-        # 8 bytes say how many rows a client has.
-        whole = up() - 8
+        whole_down, whole_up = sent()
+        rounded_down, rounded_up = sent(ct.BF16(), down="bf16")
+        _, coded_up = sent(ct.Int8())
         return {
             "held": held / 1e9,
-            "bf16": (up(ct.BF16()) - 8) / whole,
-            "int8": (up(ct.Int8()) - 8) / whole,
+            "bf16": rounded_up / whole_up,
+            "int8": coded_up / whole_up,
+            "down": rounded_down / whole_down,
+            "both": (rounded_down + rounded_up) / (whole_down + whole_up),
         }
 
     return measured

@@ -115,16 +115,15 @@ class Hospital:
         }
         return decode(encode(self.rows.answer(decode(encode(message)))))
 
-    def ask(self, task, *, seed=0, round=None, ask=None, **payload):
+    def ask(self, task, *, seed=0, round=None, ask=None, rounded=(), **payload):
         """One task, by default of the first round where it belongs to rounds; the fields of the reply."""
         before = task.name.startswith(
             ("coterie.data.tables.", "coterie.sites.comparisons:paired_")
         )
         number = round if round is not None else 0 if before else 1
         where = Context(seed, number, 1, self.serial + 1 if ask is None else ask)
-        answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))[
-            "answer"
-        ]
+        asked = Ask(("hungary",), task.name, payload, where, rounded=rounded)
+        answer = self.say("task", ask=asked)["answer"]
         assert not answer.failed, answer.failed
         return answer.blocks[0].values
 

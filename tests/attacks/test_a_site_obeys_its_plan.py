@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update, local_updates
 from coterie.config.local import Steps
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
+from coterie.data.tables.recipe import describe
 from coterie.samplers.weighted import class_counts
 from coterie.sites.backend import Sites
 from coterie.sites.server import Remote
@@ -81,6 +83,29 @@ def test_other_local_settings_are_refused(hospital, change):
     )
 
 
+def test_models_in_another_encoding_than_the_plans_are_refused(hospital, tmp_path):
+    half = hospital.x.to(torch.bfloat16)
+    payload = {"x": hospital.x, "local": local()}
+    asked = partial(refused, call=hospital.ask)
+    asked("FedAvg as float32", task=local_update, **payload, rounded=("x",))
+    asked("bfloat16, not float32", task=local_update, **{**payload, "x": half})
+
+    folder = tmp_path / "half"
+    folder.mkdir()
+    plan = Hospital(folder, run={"down": "bf16"}).begin()
+    asked = partial(refused, call=plan.ask)
+    asked("FedAvg as bf16", task=local_update, **payload)
+    asked("float32, not bfloat16", task=local_update, **payload, rounded=("x",))
+    encoded = {**payload, "x": half}
+    asked("FedAvg as bf16", task=local_update, **encoded)
+    asked("FedAvg as bf16", task=local_update, **encoded, rounded=("x", "local"))
+    asked("does not name", task=local_update, **encoded, rounded=(1,))
+    asked("holds no model", task=describe, rounded=("label",), label="num")
+    reply = plan.ask(local_update, **encoded, rounded=("x",))
+    assert torch.isfinite(reply["delta"]).all()
+    assert reply["delta"].dtype == torch.float32
+
+
 def test_other_fields_metrics_and_parts_are_refused(hospital):
     refused(
         "has no field 'extra'",
@@ -137,7 +162,7 @@ def test_another_seed_method_or_plan_is_refused(hospital):
     refused("no such method and seed", hospital.say, "prepare", pair="meritfed-0")
     refused("another plan than the one", hospital.say, "open", seed=0, plan="0" * 64)
     refused("has the seeds 0 and no other", hospital.say, "open", seed=1)
-    refused("answers open, encode, prepare and task", hospital.say, "memory")
+    refused("answers open, encode, prepare, task and sum", hospital.say, "memory")
 
 
 def test_another_label_or_other_columns_are_refused(hospital):

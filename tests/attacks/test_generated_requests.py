@@ -128,6 +128,7 @@ def elsewhere(ask, drawn):
         replace(ask, names=("cleveland",)),
         replace(ask, names=("hungary", "hungary")),
         replace(ask, names=()),
+        replace(ask, rounded=drawn.choice([("x",), ("nothing",), (0,), "x", None])),
     ])  # fmt: skip
 
 

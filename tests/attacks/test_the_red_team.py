@@ -63,6 +63,15 @@ def findings(folder, method=FEDAVG, settings=None, **plan):
     return attack(hospital.approved, hospital.settings, "hungary", inf)
 
 
+def test_it_speaks_the_encoding_of_the_plan(tmp_path):
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    for folder in (whole, half):
+        folder.mkdir()
+    plain, rounded = found(whole), found(half, run={"down": "bf16"})
+    assert [one.way for one in rounded] == [one.way for one in plain]
+    assert [one.requests for one in rounded] == [one.requests for one in plain]
+
+
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize(
     "name",

@@ -67,6 +67,12 @@ def test_every_value_of_a_plan_is_in_the_words(tmp_path):
     )
 
 
+def test_models_in_16_bits_are_said(tmp_path):
+    hospital = Hospital(tmp_path, run={"down": "bf16"})
+    words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
+    assert "16 bits" in words
+
+
 @pytest.mark.promise("what was read is approved")
 def test_every_field_of_a_plans_tables_is_in_the_words(tmp_path):
     """A field that is added to a table, and that a person would not read, fails here."""

@@ -182,6 +182,13 @@ def test_show_has_every_field_with_its_default(coterie):
     assert "Tupitsa" in text
 
 
+@pytest.mark.parametrize("name", ["clip", "top-k", "int8", "meritfed", "maxfl"])
+def test_show_names_the_paper_of_what_has_one(coterie, name):
+    """Files of filters name it, not their classes: it was left out."""
+    text = done(coterie("show", name)).out
+    assert len(re.findall("^Papers?: [A-Z]", text, re.M)) == 1
+
+
 @pytest.mark.parametrize("name", ["meritfed", "maxfl", "fedavg", "median"])
 def test_show_prints_no_latex(coterie, name):
     text = done(coterie("show", name)).out

@@ -11,13 +11,21 @@ from test_methods import CASES, LOCAL, StoppedError, each_method, problem_of, ru
 from torch import Tensor
 from torch.nn import functional as F
 
+import coterie as ct
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.modules import load_object
 from coterie.base.rows import Part
 from coterie.config.registry import ENGINES, METRICS
 from coterie.contract.federation import QuorumError
-from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic
+from federations import (
+    PROBLEMS,
+    Problem,
+    assert_same_bits,
+    batch_norm,
+    fit,
+    logistic,
+)
 
 pytestmark = pytest.mark.engines
 REMEMBERS = Path(__file__).parents[1] / "cli" / "remembers.py"
@@ -60,6 +68,15 @@ def test_any_problem_gives_the_bits_of_one_process(problem, engine):
     case = next(c for c in CASES if c[0] == "meritfed")
     made = PROBLEMS[problem]()
     assert_same_bits(run(case, made, rounds=2), run(case, made, rounds=2, **engine))
+
+
+@pytest.mark.parametrize("method", [ct.SCAFFOLD(LOCAL), ct.Ditto(LOCAL)])
+def test_models_in_16_bits_have_the_bits_of_one_process(method, engine):
+    problem = batch_norm(torch.float32)
+    options = {"rounds": 2, "down": "bf16"}
+    assert_same_bits(
+        fit(method, *problem, **options), fit(method, *problem, **options, **engine)
+    )
 
 
 @each_method

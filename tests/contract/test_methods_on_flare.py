@@ -35,25 +35,37 @@ def in_toml(value: Any) -> Any:
 def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     # These hospitals have too few rows to tell a curvature: the test below.
     cases = [c for c in CASES if not is_pooled(c) and not is_solved(c)]
+    methods = [
+        {
+            "name": name,
+            "label": f"{name}-{i}",
+            **{k: in_toml(v) for k, v in arguments.items()},
+        }
+        for i, (name, arguments) in enumerate(cases)
+    ]
+    tables = of_hospitals(tmp_path, methods)
+    same_bits_on_flare(tmp_path, tmp_path / "hospitals", tables)
+
+
+def test_models_in_16_bits_end_with_the_same_bits_in_flares_simulator(tmp_path):
+    methods = [{"name": "fedavg"}, {"name": "ditto"}]
+    tables = of_hospitals(tmp_path, methods, down="bf16")
+    same_bits_on_flare(tmp_path, tmp_path / "hospitals", tables)
+
+
+def of_hospitals(tmp_path, methods, **run):
+    """The tables of an experiment on the hospitals, whose rows are written into a folder."""
     export(tmp_path / "hospitals", server_rows=90)
-    tables = {
+    return {
         "data": {
             "folder": str(tmp_path / "hospitals"),
             "server_file": str(tmp_path / "server.csv"),
             **OPTIONS,
         },
         "local": {"lr": 0.1, "steps": 2, "batch_size": 16},
-        "run": {"rounds": 2, "seeds": 1},
-        "methods": [
-            {
-                "name": name,
-                "label": f"{name}-{i}",
-                **{k: in_toml(v) for k, v in arguments.items()},
-            }
-            for i, (name, arguments) in enumerate(cases)
-        ],
+        "run": {"rounds": 2, "seeds": 1, **run},
+        "methods": methods,
     }
-    same_bits_on_flare(tmp_path, tmp_path / "hospitals", tables)
 
 
 def same_bits_on_flare(tmp_path, folder, tables):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import coterie as ct
 from coterie.base.metric_names import BOUNDS
 from coterie.cli.main import main
+from coterie.compute.boosted import losses_of_classes, losses_of_numbers
 from coterie.compute.metrics import find_metrics, value_of
 from coterie.compute.outcomes import auc_influence, mean_influence
 from coterie.compute.row_gradients import clipped_sum
@@ -25,6 +26,7 @@ from coterie.solvers.cox import partial_likelihood
 from coterie.solvers.pooling import draw_to
 from coterie.solvers.profile import fit_shared_slopes
 from coterie.solvers.ridge import Problem, fit_ridge, ridge_by_fold, ridge_of_all
+from coterie.study.row_outcomes import write_outcomes
 
 SEEDS = st.integers(0, 10_000)
 KINDS = st.sampled_from(["binary", "classes", "regression", "hazards", "count"])
@@ -190,7 +192,8 @@ def test_metrics_take_a_weight_for_repeated_rows(seed):
             torch.from_numpy(rng.normal(size=40)),
         ),
         "hazards": (
-            torch.from_numpy(rng.uniform(0, 2, (40, 2))).round(decimals=1),
+            # Until the horizon, the last cut, and the times before the horizon.
+            torch.from_numpy(rng.uniform(0, 2, (40, 17))).round(decimals=1),
             followup,
         ),
         "count": (
@@ -219,6 +222,7 @@ def test_metrics_take_a_weight_for_repeated_rows(seed):
         "c_index",
         "horizon_brier",
         "horizon_calibration",
+        "integrated_brier",
     )
     weighted = Segments(torch.zeros(40, dtype=torch.int64), 1, counts)
     size = int(counts.sum())
@@ -280,7 +284,7 @@ def test_metrics_of_weighted_rows_stay_within_their_bounds(seed):
     followup = torch.stack([0 * time, time, torch.ones(50).double()], 1)
     tables = {
         "binary": (scores, truth),
-        "hazards": (torch.stack([1 / time, 1 / time], 1), followup),
+        "hazards": ((1 / time)[:, None].expand(-1, 17), followup),
     }
     for kind, (outputs, labels) in tables.items():
         for name, (low, high) in BOUNDS.items():
@@ -531,6 +535,33 @@ def test_a_comparison_counts_rows_by_their_weights(tmp_path, split):
     assert "rows weighed by w" in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_boosted_trees_do_not_depend_on_the_unit_of_weights(kind):
+    pytest.importorskip("sklearn")
+    rng = np.random.default_rng(0)
+    inputs, weights = rng.normal(size=(300, 3)), rng.uniform(0.2, 3, 300)
+    labels = inputs[:, 0] + rng.normal(size=300)
+    losses_of = losses_of_numbers
+    if kind == "classes":
+        labels, losses_of = (labels > 0).astype(np.int64), losses_of_classes
+    tested = (inputs[:90], labels[:90])
+    ours = losses_of(inputs, labels, *tested, weights)
+    for unit in (1e-3, 1e3):
+        theirs = losses_of(inputs, labels, *tested, unit * weights)
+        np.testing.assert_allclose(ours, theirs, atol=1e-9)
+
+
+def test_writing_outcomes_leaves_the_weights_of_rows_as_they_are(tmp_path):
+    weights = [torch.arange(1.0, 41) for _ in range(2)]
+    parts = {"train": 0.5, "test": 0.5}
+    clients = federation(2, lambda i: weights[i], parts=parts)
+    before = clients.test.labels.clone()
+    run = ct.fit("fedavg", clients, "logistic", rounds=1)
+    loss = ct.RunSettings().row_loss(clients)
+    write_outcomes(tmp_path / "o.safetensors", "fedavg", run, clients, loss, "")
+    torch.testing.assert_close(clients.test.labels, before, atol=0, rtol=0)
+
+
 def test_weights_that_are_too_uneven_get_no_word(tmp_path):
     folder = write(tmp_path / "t")
     east = frames()["east"]
@@ -626,13 +657,6 @@ def test_time_to_event_and_counts_take_weights(tmp_path, key):
     comparison = ct.compare(["local", "partial"], data, rounds=2, seeds=1)
     assert comparison.verdict("east").kind
     comparison.report()
-
-
-def test_sites_refuse_weights_in_a_sentence():
-    from coterie.sites.tables import table_options
-
-    with pytest.raises(ct.InputError, match="leave weights out"):
-        table_options({"folder": "x", "label": "died", "weights": "w"})
 
 
 @pytest.mark.parametrize(

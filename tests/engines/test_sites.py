@@ -258,6 +258,43 @@ def test_replies_leave_a_site_through_the_filters_of_its_plan(hospitals, tmp_pat
         run_experiment(plain, tmp_path / "other", backend=Sites(remote(sites)))
 
 
+def test_models_come_down_as_the_plan_says_and_no_otherwise(hospitals, tmp_path):
+    _, make = hospitals
+    methods = [{"name": "fedavg"}, {"name": "ditto"}, {"name": "local"}]
+    as_preset = [{**m, "local": {"steps": 10, "weight_decay": 1e-3}} for m in methods]
+    half = {"down": "bf16"}
+    for name in HOSPITALS:
+        settings = {"rounds": 3, "seeds": 1, **half}
+        sites = make(name, plan={"methods": as_preset, "run": settings})
+    whole, plan = experiment(methods), experiment(methods, run=half)
+    run_experiment(plan, tmp_path / "here")
+    run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
+    kept = [site.folder for site in sites.values()]
+    assert set(differences(tmp_path / "here", tmp_path / "there", *kept)) <= {
+        "preprocess.json"
+    }
+    # What sites note for verdicts is what one process says of the rounded model.
+    summary = json.loads((tmp_path / "here" / "summary.json").read_text())
+    auc = {
+        (r["method"], r["client"]): r["auc"] for r in summary if r["split"] == "test"
+    }
+    told = json.loads((tmp_path / "there" / "paired.json").read_text())
+    told = [row for row in told if row["metric"] == "auc"]
+    assert {"fedavg", "ditto"} <= {row["method"] for row in told}
+    for row in told:
+        assert row["value"] == pytest.approx(auc[row["method"], row["client"]])
+    run_experiment(whole, tmp_path / "whole")
+    changed = [
+        f for f in differences(tmp_path / "here", tmp_path / "whole") if "models" in f
+    ]
+    assert changed
+    assert not any("local" in file for file in changed)
+    for site in sites.values():
+        site._newest = -1  # a job of its own
+    with pytest.raises(RunError, match=r"sends models of FedAvg as bf16 \(run.down\)"):
+        run_experiment(whole, tmp_path / "other", backend=Sites(remote(sites)))
+
+
 def test_contributions_at_sites_are_those_of_one_process(hospitals, tmp_path):
     _, make = hospitals
     methods = [{"name": "fedavg"}, {"name": "meritfed", "targets": "all"}]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import coterie as ct
 from coterie.base import hazards
-from coterie.compute import survival
+from coterie.compute import metrics, survival
 from coterie.solvers import glm
 
 
@@ -67,14 +67,59 @@ def test_harrells_c_is_that_of_scikit_survival(decimals):
 def test_the_brier_score_is_that_of_scikit_survival():
     sksurv = pytest.importorskip("sksurv.metrics")
     x, rows = rows_at_risk(2)
-    seen = np.array(
-        list(zip(rows[:, 2] > 0, rows[:, 1], strict=True)),
-        dtype=[("event", bool), ("time", float)],
-    )
+    seen = seen_by_scikit_survival(rows)
     predicted = 1 / (1 + np.exp(x[:, 0]))
     _, theirs = sksurv.brier_score(seen, seen, predicted, 0.7)
     ours = survival.brier_at(rows, predicted, 0.7)
     assert ours == pytest.approx(float(theirs[0]), abs=1e-9)
+
+
+def seen_by_scikit_survival(rows):
+    pairs = list(zip(rows[:, 2] > 0, rows[:, 1], strict=True))
+    return np.array(pairs, dtype=[("event", bool), ("time", float)])
+
+
+def test_the_integrated_brier_score_is_that_of_scikit_survival():
+    sksurv = pytest.importorskip("sksurv.metrics")
+    x, rows = rows_at_risk(2)
+    seen = seen_by_scikit_survival(rows)
+    times = np.array([0.1, 0.25, 0.3, 0.7, 0.95])
+    predicted = np.exp(-times * np.exp(-x[:, :1]))
+    theirs = sksurv.integrated_brier_score(seen, seen, predicted, times)
+    ours = survival.integrated_brier(rows, predicted, times)
+    assert ours == pytest.approx(theirs, abs=1e-9)
+
+
+def test_the_metric_is_the_integrated_brier_score_of_scikit_survival_to_the_horizon():
+    sksurv = pytest.importorskip("sksurv.metrics")
+    x, rows = rows_at_risk(4)
+    rows = rows.astype(np.float32).astype(float)
+    form = form_of(rows)
+    outputs = torch.from_numpy(-0.5 * x[:, :1]) + torch.zeros(len(form.cuts))
+    value = metrics.integrated_brier(
+        form.read(outputs), torch.from_numpy(rows), "hazards"
+    )
+    times = np.arange(1, 17) / 16
+    hazard = hazards.hazard_curves(outputs, times.tolist(), form.cuts, form.rates)
+    seen, predicted = seen_by_scikit_survival(rows), torch.exp(-hazard).numpy()
+    theirs = sksurv.integrated_brier_score(seen, seen, predicted, times)
+    _, first = sksurv.brier_score(seen, seen, predicted[:, :1], times[:1])
+    # From 0 on: there nobody had an event, as predicted.
+    expected = theirs * 15 / 16 + float(first[0]) / 2 / 16
+    assert value == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("times", [[0.5], [0.7, 0.5]])
+def test_times_that_bound_no_span_have_no_integrated_brier_score(times):
+    _, rows = rows_at_risk(2)
+    with pytest.raises(ct.InputError, match="two times or more that ascend"):
+        survival.integrated_brier(rows, np.full((150, len(times)), 0.5), times)
+
+
+def test_nobody_at_risk_at_a_time_leaves_the_integrated_brier_score_unknown():
+    _, rows = rows_at_risk(2)
+    late = [0.5, float(rows[:, 1].max()) + 1]
+    assert survival.integrated_brier(rows, np.full((150, 2), 0.5), late) is None
 
 
 def test_the_brier_score_is_the_same_where_follow_up_is_cut_at_the_horizon():
@@ -222,3 +267,22 @@ def test_unos_c_is_that_of_scikit_survival(seed):
     theirs = metrics.concordance_index_ipcw(followed, followed, risk, tau=last)[0]
     rows = np.column_stack([np.zeros(120), time, event])
     assert survival.uno(rows, risk) == pytest.approx(theirs, abs=1e-9)
+
+
+def test_a_run_can_name_the_integrated_brier_score_and_its_other_bits_are_the_same():
+    x, rows = rows_at_risk(7, n=300)
+    form = form_of(rows)
+    inputs, labels = torch.from_numpy(x).float(), torch.from_numpy(rows).float()
+    parts = {
+        "train": (inputs[:200], labels[:200]),
+        "test": (inputs[200:], labels[200:]),
+    }
+    clients = ct.data.from_tensors({"a": parts}, form=form)
+    tables = []
+    for more in ((), ("integrated_brier",)):
+        chosen = ct.RunSettings(metrics=("c_index", "horizon_brier", *more))
+        run = ct.fit("fedavg", clients, rounds=3, settings=chosen)
+        tables.append(next(row for row in run.summary if row["split"] == "test"))
+    plain, named = tables
+    assert 0 < named["integrated_brier"] < named["horizon_brier"]
+    assert plain == {key: value for key, value in named.items() if key in plain}

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import coterie as ct
-from attacks.hospital import plan_file
 from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update, own_update
 from coterie.contract.exchange import QuorumError
@@ -19,7 +18,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.fixed_point import FixedPoint
 from coterie.engines.inprocess import InProcessEngine
 from coterie.run.experiment import Experiment
-from coterie.sites.plan import read_plan
 
 pytest.importorskip(
     "cryptography",
@@ -258,12 +256,6 @@ def test_the_table_is_read_written_and_refused():
         Experiment.from_tables({**tables, "methods": [{"name": "median"}]}, "x.toml")
     with pytest.raises(InputError, match=r"secure\.threshold must be .* int >= 3"):
         Experiment.from_tables({**tables, "secure": {"threshold": 2}}, "x.toml")
-
-
-def test_a_plan_for_sites_is_refused_as_yet(tmp_path):
-    path = plan_file(tmp_path, secure=TABLES["secure"])
-    with pytest.raises(InputError, match="leave it out, and hide rows by"):
-        read_plan(path)
 
 
 def test_a_comparison_in_python_has_secure_sums_and_says_so(tmp_path):

@@ -313,6 +313,7 @@ def setting_changes(fixture: Generated, rng: random.Random) -> Iterator[Change]:
         "weight_decay": lambda t: t["local"].update(weight_decay=0.01),
         "merge_validation": lambda t: t["run"].update(merge_validation=False),
         "max_norm": lambda t: t["run"].update(max_norm=7.5),
+        "down": lambda t: t["run"].update(down="bf16"),
         "clients_per_round": lambda t: t["run"].update(clients_per_round=2),
         "model": lambda t: t.update(model={"name": "mlp", "hidden": [3]}),
         "split": lambda t: t["split"].update(

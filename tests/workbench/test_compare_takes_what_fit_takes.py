@@ -142,6 +142,7 @@ SETTINGS = {
     "loss": ["binary", gentle, nn.BCEWithLogitsLoss()],
     "merge_validation": [False],
     "max_norm": [5.0],
+    "down": ["bf16"],
     "appeal": [Appeal(leave=True)],
     "contribution": [ct.Contribution(every=1)],
     "save_every": [2],

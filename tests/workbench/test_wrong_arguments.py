@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from pathlib import Path
 
@@ -257,3 +258,17 @@ def test_a_loss_that_is_infinite_before_training_is_not_called_divergence():
         match=r"round 0, .*the loss on train rows of client 'client-0' is inf\).*Correct or remove these",
     ):
         ct.fit("fedavg", clients, nn.Linear(3, 1), 1)
+
+
+CALLS = (ct.fit, ct.compare, data.from_tensors, data.from_frames, data.from_folder)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_arguments_that_do_not_fit_are_one_sentence_with_a_call(call):
+    """Python's own TypeError names no order: `ct.compare(clients, methods=[...])` left a user to guess."""
+    first = next(iter(inspect.signature(call).parameters))
+    wrong = [lambda: call(), lambda: call(*range(99)), lambda: call({}, **{first: {}})]
+    for attempt in wrong:
+        with pytest.raises(InputError) as error:
+            attempt()
+        assert f"write {call.__name__}({first}, " in str(error.value)

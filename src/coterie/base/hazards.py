@@ -28,6 +28,8 @@ EVENTS_PER_INTERVAL = 20
 FEWEST_EVENTS = 10
 """Events of all clients together, below which nothing is learnt."""
 CELLS_PER_DOUBLING = 4
+WITHIN_HORIZON = tuple(step / 16 for step in range(1, 16))
+"""Times before the horizon, in horizons, at which predictions are judged beside it."""
 LOWEST_CELL, HIGHEST_CELL = -160, 160
 """Times of 1e-12 to 1e12, in whatever unit."""
 
@@ -111,6 +113,21 @@ def cumulative_hazard(
     start = z.new_zeros(1)
     spent = time_within(start, start + time, cuts)
     return (usual * spent * rates_of(z)[0]).sum(1)
+
+
+def hazard_curves(
+    outputs: Tensor,
+    times: Sequence[float],
+    cuts: Sequence[float],
+    rates: Sequence[float],
+) -> Tensor:
+    """The cumulative hazard [n, T] from 0 until each of the times [T], float64; arguments as of `cumulative_hazard`."""
+    z = outputs.double()
+    ends = _tensor(times, z)
+    usual_until = _tensor(rates, z) * time_within(torch.zeros_like(ends), ends, cuts)
+    ratios = rates_of(z)[0]
+    # Not a product of matrices: its sums of a row would depend on how many rows there are.
+    return torch.stack([(usual * ratios).sum(1) for usual in usual_until], 1)
 
 
 def count_losses(outputs: Tensor, labels: Tensor, rate: float) -> Tensor:

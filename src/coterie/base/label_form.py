@@ -294,8 +294,8 @@ class LabelForm:
     # What metrics and reports ask
 
     def read(self, outputs: Tensor) -> Tensor:
-        """Outputs as metrics and people read them, float64: the cumulative hazard until the horizon, and until the last cut [n, 2]; of
-        counts the rate per unit of exposure [n, 1].
+        """Outputs as metrics and people read them, float64: the cumulative hazard until the horizon, until the last cut, and until each
+        of the times `hazards.WITHIN_HORIZON` [n, 2 + T]; of counts the rate per unit of exposure [n, 1].
         """
         if self.kind == "count":
             return self.rates[0] * hazards.rates_of(outputs.double().reshape(-1, 1))[0]
@@ -304,7 +304,10 @@ class LabelForm:
             hazards.cumulative_hazard(outputs, end, self.cuts, self.rates)
             for end in ends
         ]
-        return torch.stack(columns, 1)
+        within = hazards.hazard_curves(
+            outputs, hazards.WITHIN_HORIZON, self.cuts, self.rates
+        )
+        return torch.cat([torch.stack(columns, 1), within], 1)
 
     @property
     def survival_name(self) -> str:

@@ -338,14 +338,16 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
         raise InputError(
             f"loss must be a name or a callable (outputs, labels) -> [rows]; {nearest(str(loss), LOSSES)}"
         )
+    return _loss_of_name(loss, outputs, labels)
+
+
+def _loss_of_name(loss: str, outputs: Tensor, labels: Tensor) -> Loss:
+    """The loss of a name of `LOSSES`; for "auto" the only one that fits the shapes."""
     shapes = f"outputs of shape {tuple(outputs.shape)} for labels of shape {tuple(labels.shape)}"
     one_logit = _squeeze(outputs, labels).shape == labels.shape
     classes_first = _has_classes_first(outputs, labels)
-    classes_last = (
-        outputs.ndim == labels.ndim + 1
-        and outputs.ndim > 2
-        and outputs.shape[:-1] == labels.shape
-    )
+    one_more_dimension = outputs.ndim == labels.ndim + 1 and outputs.ndim > 2
+    classes_last = one_more_dimension and outputs.shape[:-1] == labels.shape
     if loss == "squared" or (loss == "auto" and labels.is_floating_point()):
         if not one_logit:
             raise InputError(

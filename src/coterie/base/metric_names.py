@@ -33,8 +33,10 @@ OF_HAZARDS = ("c_index", "horizon_brier", "horizon_calibration")
 """Metrics of time to event."""
 OF_COUNTS = ("poisson_deviance",)
 """Metrics of counts with exposure."""
+OF_ORDERED = ("class_error",)
+"""Metrics of ordered classes."""
 BOUNDS |= dict.fromkeys(OF_HAZARDS[:1], (0.0, 1.0))
-BOUNDS |= dict.fromkeys(OF_HAZARDS[1:], (0.0, inf))
+BOUNDS |= dict.fromkeys((*OF_HAZARDS[1:], "integrated_brier"), (0.0, inf))
 """The lowest and the highest value of each metric."""
 
 PRINTED = {
@@ -54,6 +56,7 @@ PRINTED = {
     "uno_c": "Uno's C",
     "horizon_brier": "Brier score at the horizon",
     "horizon_calibration": "calibration error at the horizon",
+    "integrated_brier": "integrated Brier score",
 }
 """How people call a metric, where its name is another."""
 

@@ -102,12 +102,7 @@ class Entry:
 
     def paragraph(self, word: str) -> str:
         """Return what stands behind `word: ` in the text of the class, or of the file, up to the next such line or a blank one."""
-        for text in (self.own_text, self.text):
-            if match := re.search(
-                rf"^{word}: (.*?)(?:\n\n|\n(?=[A-Z]\w+: )|\Z)", text, re.S | re.M
-            ):
-                return " ".join(match.group(1).split())
-        return ""
+        return paragraph(self.own_text, word) or paragraph(self.text, word)
 
     def row(self) -> dict[str, Any]:
         """Return name, one line, paper, year, what it optimises, floats sent, client memory, and what the server needs of updates."""
@@ -123,6 +118,14 @@ class Entry:
             **paragraphs,
             "needs": self.needs,
         }
+
+
+def paragraph(text: str, word: str) -> str:
+    """What stands behind `word: ` in a text, in one line, up to the next such word or a blank line; "" where it does not stand."""
+    found = re.search(rf"^{word}: (.*?)(?:\n\n|\n(?=[A-Z]\w+: )|\Z)", text, re.S | re.M)
+    if found is None:
+        return ""
+    return " ".join(found.group(1).split())
 
 
 def _module_of(origin: Any) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.cli.catalogue import entries, entry_of, foreign_names
+from coterie.cli.catalogue import entries, entry_of, foreign_names, paragraph
 from coterie.config.registry import DATASETS, KINDS, METHODS
 from coterie.config.schema import explanations
 
@@ -90,7 +90,7 @@ def _parts_of(name: str) -> tuple[str, str, list[Field]]:
         return "data", *_describe_data(DATASETS[name])
     for registry in KINDS.values():
         if name in registry:
-            return registry.kind, *_describe_class(registry[name])
+            return registry.kind, *_describe_registered(registry[name])
     if name in values:
         return "settings", *_describe_class(values[name])
     if name in SEVERAL:
@@ -128,6 +128,16 @@ def _describe_class(candidate: Any) -> tuple[str, list[Field]]:
     if not text:
         text = f"{getattr(candidate, '__name__', candidate)} has no docstring."
     return text, _fields_of(candidate)
+
+
+def _describe_registered(candidate: Any) -> tuple[str, list[Field]]:
+    """What a class says, and the paper that its file names."""
+    text, fields = _describe_class(candidate)
+    module = sys.modules.get(getattr(candidate, "__module__", ""))
+    paper = paragraph(getattr(module, "__doc__", None) or "", "Papers?")
+    if paper and not paragraph(text, "Papers?"):
+        text = f"{text.rstrip()}\n\nPaper: {paper}"
+    return text, fields
 
 
 def _fields_of(candidate: Any) -> list[Field]:

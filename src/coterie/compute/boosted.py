@@ -100,6 +100,9 @@ def _fit(
     from sklearn import ensemble
     from threadpoolctl import threadpool_limits
 
+    if weights is not None:
+        # Trees ask a leaf for a weight of its own: in which unit rows weigh must mean nothing.
+        weights = weights / weights.mean()
     # Of several threads that are forked none may wait for another.
     with threadpool_limits(1):
         model = getattr(ensemble, f"HistGradientBoosting{kind}")

@@ -23,6 +23,7 @@ from coterie.base.rows import (
     take,
 )
 from coterie.base.vector import Layout
+from coterie.compute.outcomes import count_effective
 from coterie.compute.segments import RowSource
 from coterie.compute.workspace import Workspace
 from coterie.contract.memory import ClientState, MemoryView
@@ -131,11 +132,18 @@ class CohortRows:
     def require_enough(
         self, client: int, numbers: NDArray[np.int64] | None, part: str = "train"
     ) -> None:
-        """Raise `InputError` if a gradient or a loss would rest on too few different rows (None: all of the part)."""
+        """Raise `InputError` if a gradient or a loss would rest on too few different rows (None: all of the part).
+
+        Where rows have weights it counts effective ones.
+        """
         fewest = self.workspace.fewest_rows
         if fewest <= 1:
             return
-        if numbers is None:
+        weights = self.weights(client, part)
+        if weights is not None:
+            chosen = np.arange(len(weights)) if numbers is None else numbers
+            different = count_effective(chosen, weights.numpy()[chosen])
+        elif numbers is None:
             different = self.size(client, part)
         else:
             different = len(np.unique(numbers))

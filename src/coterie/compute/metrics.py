@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.base.hazards import WITHIN_HORIZON
 from coterie.base.loss import IGNORED, Kind
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
@@ -48,6 +49,7 @@ __all__ = [
     "find_metrics",
     "horizon_brier",
     "horizon_calibration",
+    "integrated_brier",
     "mae",
     "npv",
     "poisson_deviance",
@@ -442,11 +444,11 @@ def c_index(
 ) -> float | None:
     """Harrell's C of time to event: the share of comparable pairs in which the one with the earlier event has the higher risk.
 
-    Outputs are cumulative hazards [rows, 2] until the horizon and until the last cut, as `LabelForm.read` gives them, and labels
-    entry, time and event in horizons. With weights a pair counts the product of both.
+    Outputs are cumulative hazards until the horizon, until the last cut, and until the times before the horizon, as `LabelForm.read`
+    gives them, and labels entry, time and event in horizons. With weights a pair counts the product of both.
 
     Args:
-        outputs: Cumulative hazards [rows, 2].
+        outputs: Cumulative hazards [rows, 2] or more.
         labels: Entry, time and event [rows, 3].
         kind: Of the task.
         weights: Of rows [rows]; None: 1 each.
@@ -471,7 +473,7 @@ def uno_c(
     """Uno's C of time to event: Harrell's, that does not depend on how follow-up ends; outputs as of `c_index`.
 
     Args:
-        outputs: Cumulative hazards [rows, 2].
+        outputs: Cumulative hazards [rows, 2] or more.
         labels: Entry, time and event [rows, 3].
         kind: Of the task.
         weights: Of rows [rows]; None: 1 each.
@@ -492,7 +494,7 @@ def horizon_brier(
     """Brier score of the predicted survival at the horizon, weighed by the inverse of being followed so long; outputs as of `c_index`.
 
     Args:
-        outputs: Cumulative hazards [rows, 2].
+        outputs: Cumulative hazards [rows, 2] or more.
         labels: Entry, time and event [rows, 3].
         kind: Of the task.
         weights: Of rows [rows]; None: 1 each.
@@ -509,13 +511,44 @@ def horizon_brier(
     )
 
 
+def integrated_brier(
+    outputs: Tensor, labels: Tensor, kind: Kind, weights: Tensor | None = None
+) -> float | None:
+    """Mean of the Brier score from 0 to the horizon, in 16 equal steps joined by straight lines; outputs as of `c_index`.
+
+    Source: E. Graf et al., Statistics in Medicine 18 (1999), the integrated score with uniform weight.
+
+    Args:
+        outputs: Cumulative hazards [rows, 2 + 15].
+        labels: Entry, time and event [rows, 3].
+        kind: Of the task.
+        weights: Of rows [rows]; None: 1 each.
+
+    >>> hazard = torch.tensor([[0.5, 0.9], [0.1, 0.2]])
+    >>> hazard = torch.cat([hazard, hazard[:, :1] * torch.tensor(WITHIN_HORIZON)], 1)
+    >>> round(integrated_brier(hazard, torch.tensor([[0.0, 0.5, 1.0], [0.0, 1.5, 0.0]]), "hazards"), 3)
+    0.134
+    """
+    if kind != "hazards":
+        return None
+    # At 0 everybody is without an event, as predicted.
+    start = outputs.new_zeros(len(outputs), 1)
+    hazard = torch.cat([start, outputs[:, 2:], outputs[:, :1]], 1).double()
+    return survival.integrated_brier(
+        survival.as_rows(labels),
+        torch.exp(-hazard).numpy(),
+        (0.0, *WITHIN_HORIZON, 1.0),
+        weights=_array(weights),
+    )
+
+
 def horizon_calibration(
     outputs: Tensor, labels: Tensor, kind: Kind, weights: Tensor | None = None
 ) -> float | None:
     """How far the mean predicted survival at the horizon is from that of Kaplan and Meier; outputs as of `c_index`.
 
     Args:
-        outputs: Cumulative hazards [rows, 2].
+        outputs: Cumulative hazards [rows, 2] or more.
         labels: Entry, time and event [rows, 3].
         kind: Of the task.
         weights: Of rows [rows]; None: 1 each.

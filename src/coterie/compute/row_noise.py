@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, require
 from coterie.compute.cohort_rows import Batch, CohortRows
-from coterie.compute.discrete_gaussian import discrete_gaussian
+from coterie.compute.discrete_gaussian import DrawWords, discrete_gaussian
 from coterie.compute.row_gradients import clipped_sum
 from coterie.compute.workspace import Workspace
 from coterie.config.row_noise import RowNoise
@@ -87,11 +87,7 @@ class PrivateRows:
         """
         total = self._clipped_sum()
         grid = NoisyGrid(self._noise, parties, len(total))
-        generator = np.random.default_rng(self._stream.seed())
-
-        def draw(count: int) -> NDArray[np.uint64]:
-            return generator.integers(0, 2**64, count, dtype=np.uint64)
-
+        draw = self._source(total, repr((parties, factor)))
         drawn = discrete_gaussian(len(total), NOISE_BITS, draw)
         return grid.encode(factor * total) + torch.from_numpy(drawn).to(total.device)
 
@@ -106,11 +102,29 @@ class PrivateRows:
         if workspace.secret_normal is None:
             normal = torch.randn(count, generator=self._simulated, dtype=torch.float64)
             return normal.to(total.device)
+        secret = workspace.secret_normal(self._step_in_bytes(total), count)
+        return torch.from_numpy(secret).to(total.device)
+
+    def _source(self, total: Tensor, settings: str) -> DrawWords:
+        """Random words for the noise of a sum; under a key they follow from all that the step says, and from these settings."""
+        workspace = self._cohort.workspace
+        if workspace.secret_words is not None:
+            return workspace.secret_words(
+                self._step_in_bytes(total) + settings.encode()
+            )
+        generator = np.random.default_rng(self._stream.seed())
+
+        def draw(count: int) -> NDArray[np.uint64]:
+            return generator.integers(0, 2**64, count, dtype=np.uint64)
+
+        return draw
+
+    def _step_in_bytes(self, total: Tensor) -> bytes:
+        """All that a step says: noise, rows, model, and the sum of gradients before noise."""
+        workspace = self._cohort.workspace
         settings = repr((self._noise, len(self._batch[1]), workspace.layout)).encode()
         model = workspace.x.cpu().numpy().tobytes()
-        gradients = total.cpu().numpy().tobytes()
-        secret = workspace.secret_normal(settings + model + gradients, count)
-        return torch.from_numpy(secret).to(total.device)
+        return settings + model + total.cpu().numpy().tobytes()
 
 
 def noisy_row_sums(
@@ -132,8 +146,8 @@ def noisy_row_sums(
     require(noise.noise_multiplier > 0, "a noisy sum needs noise_multiplier > 0")
     # Parties have keys of their own, and the stream of a simulation would hide nothing from others.
     require(
-        workspace.secret_normal is None,
-        "noise in sums is for one machine as yet; leave out [secure]",
+        workspace.secret_normal is None or workspace.secret_words is not None,
+        "a party adds noise under its key to sums behind masks alone",
     )
     augments = cohort.clients.transform is not None
     check_private(workspace, augments=augments, hooks=False)

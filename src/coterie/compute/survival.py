@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.base.errors import require
+
 Vector = NDArray[np.float64]
 
 AT_ONCE = 1 << 22
@@ -252,6 +254,46 @@ def brier_at(
     if own is not None:
         score = float(own @ errors / own.sum()) if own.any() else math.nan
     return score if math.isfinite(score) else None
+
+
+def integrated_brier(
+    rows: ArrayLike,
+    survival: ArrayLike,
+    times: ArrayLike,
+    weights: ArrayLike | None = None,
+) -> float | None:
+    """The mean Brier score between the first and the last of some times: that at each of them, joined by straight lines.
+
+    Of Graf et al. it is the integrated score with uniform weight. None where nobody was at risk at one of the times.
+
+    Args:
+        rows: as for `brier_at`.
+        survival: predicted probability of no event until each time [n, T].
+        times: ascending [T], two or more, in the unit of the rows.
+        weights: as for `brier_at`.
+
+    Raises:
+        InputError: One time alone, or times that do not ascend.
+
+    >>> rows = [[0, 1, 1], [0, 3, 0]]
+    >>> round(integrated_brier(rows, [[0.4, 0.2], [0.95, 0.9]], [1.0, 2.0]), 6)
+    0.053125
+    """
+    at, predicted = np.asarray(times, dtype=float), np.asarray(survival, dtype=float)
+    widths = np.diff(at)
+    require(
+        len(widths) > 0 and bool((widths > 0).all()),
+        "an integrated Brier score needs two times or more that ascend; give them in their order",
+    )
+    scores = []
+    for time, column in zip(at.tolist(), predicted.T, strict=True):
+        score = brier_at(rows, column, time, weights)
+        if score is None:
+            return None
+        scores.append(score)
+    heights = np.array(scores)
+    area = float(((heights[1:] + heights[:-1]) / 2) @ widths)
+    return area / float(widths.sum())
 
 
 def calibration_at(

@@ -28,6 +28,7 @@ from coterie.base.vector import (
     unflatten,
 )
 from coterie.compute.columns import Columns
+from coterie.compute.discrete_gaussian import DrawWords
 from coterie.compute.heights import find_heights
 from coterie.compute.kernel_choice import find_mapped, is_steady, known_kernel
 from coterie.compute.kernels import Batched
@@ -45,6 +46,7 @@ class Workspace:
         veil: hides what one row adds to losses and metrics (set where rows are private).
         fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
         secret_normal: draws N(0, 1) [count] under a key for some content (set where rows are private); None: noise is simulated.
+        secret_words: gives a source of random words under a key for some content (set where rows are summed behind masks).
         x: the loaded model [d + b]; `head` are its parameters [d], `views` each of them in its shape.
         generators: what the model can draw from beside the global generators.
         frozen: modules of batch norm whose parameters are frozen, which always evaluate.
@@ -130,6 +132,7 @@ class Workspace:
         self.fewest_rows = 1
         self.veil: Veil | None = None
         self.secret_normal: Callable[[bytes, int], NDArray[np.float64]] | None = None
+        self.secret_words: Callable[[bytes], DrawWords] | None = None
         self.tells_loss = False
         self.last_loss = torch.tensor(torch.nan)
         self.kept_calls: dict[str, tuple[Any, ...]] = {}

@@ -466,7 +466,7 @@ METRICS = Registry(
     {name: f"coterie.compute.metrics:{name}" for name in (
         "accuracy", "balanced_accuracy", "auc", "auprc", "class_error", "poisson_deviance", "top5", "mae", "rmse", "sensitivity",
         "specificity", "ppv", "npv", "f1", "brier", "ece", "r2", "c_index", "uno_c", "horizon_brier",
-        "horizon_calibration",
+        "horizon_calibration", "integrated_brier",
     )},
     function="(outputs, labels, kind)",
 )  # fmt: skip

@@ -391,7 +391,7 @@ OF_DATA = {
 
 
 def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function end in one sentence with the line to write where it is called with a keyword that it does not have.
+    """Let a function end in one sentence with the line to write where it is called with arguments that it does not take.
 
     Args:
         settings: Classes of settings whose fields may be meant, beside those of its `settings` and `engine`, by what they are given as.
@@ -403,6 +403,9 @@ def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P,
     >>> train("fedavg", lr=0.1)
     Traceback (most recent call last):
     coterie.base.errors.InputError: train has no argument 'lr'; write local=ct.LocalSGD(lr=...)
+    >>> train(rounds=2)
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: train: missing a required argument: 'method'; write train(method, ...)
     """
 
     def explain(function: Callable[P, T]) -> Callable[P, T]:
@@ -415,11 +418,28 @@ def explain_keywords(**settings: type) -> Callable[[Callable[P, T]], Callable[P,
                     raise InputError(
                         f"{function.__name__} has no argument {name!r}; {_cure(name, signature, settings)}"
                     )
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                order = _order_of(signature)
+                raise InputError(
+                    f"{function.__name__}: {error}; write {function.__name__}({order})"
+                ) from None
             return function(*args, **kwargs)
 
         return call
 
     return explain
+
+
+def _order_of(signature: inspect.Signature) -> str:
+    """The arguments that have no default, in their order; `...` where others may follow."""
+    needed = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty
+    ]
+    return ", ".join([*needed, "..."])
 
 
 def _cure(name: str, signature: inspect.Signature, settings: Mapping[str, type]) -> str:

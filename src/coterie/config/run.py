@@ -216,6 +216,8 @@ class RunSettings:
             nn.CrossEntropyLoss().
         merge_validation: train on validation rows too where a method does not need them.
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
+        down: how models are sent to clients: "float32" as they are, "bf16" rounded to 16 bits (`contract.down`). The server trains
+            whole ones; clients train from those that they got, and those are evaluated and saved. References get whole models.
         appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`
             and `mandatory_rounds` (`Appeal`); None: not looked at.
         contribution: measure what each client's update adds to each target: a table of `every`, `estimator` and `game`
@@ -260,6 +262,7 @@ class RunSettings:
     loss: Annotated[str | Callable[..., Any], _LOSS, Flag(metavar="NAME")] = "auto"
     merge_validation: bool = True
     max_norm: Annotated[float, POSITIVE] = 100.0
+    down: Annotated[str, one_of("float32", "bf16")] = "float32"
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     contribution: Annotated[Contribution | None, optional(_CONTRIBUTION)] = None
     secure: Annotated[SecureSums | None, optional(_SECURE), InFiles(said=False)] = None

@@ -19,7 +19,8 @@ class SecureSums:
     """The [secure] table: vectors that a method only averages are added as integers behind masks that cancel in the sum.
 
     A mean differs from the plain one by rounding alone, less than clip / 2^31. References stay as they are: their models do not leave.
-    On one machine the protocol runs as it would between parties, and hides nothing from who owns the machine.
+    On one machine the protocol runs as it would between parties, and hides nothing from who owns the machine. Sites sign keys and
+    survivors, and take a threshold above (n + curious) / 2 alone.
 
     Where training has noise by row (`RowNoise`), the sum alone gets it: each client adds a part, so that those of `threshold` clients
     make the whole.

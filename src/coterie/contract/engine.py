@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from coterie.base.clients import Clients
     from coterie.base.loss import Loss, RowLoss
     from coterie.base.vector import Layout
+    from coterie.contract.elsewhere import AskedSum
+    from coterie.contract.masks import Words
     from coterie.contract.wire import Answer, Ask
 
 
@@ -70,6 +72,14 @@ class Engine(Protocol):
     def borrow(self, ask: Ask) -> Answer:
         """As `ask`, for who is done with the answer before the next ask, which may overwrite its tensors."""
         return self.ask(ask)
+
+    def sum_elsewhere(self, asked: AskedSum) -> Words | None:
+        """Return the sum of the vectors of clients that are other parties, opened behind masks; None: they are on this machine.
+
+        Raises:
+            InputError: Too few clients sent their vector, or let the sum be opened.
+        """
+        return None
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what clients remember, where the engine can tell; else empty."""

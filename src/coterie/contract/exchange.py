@@ -261,8 +261,7 @@ class Exchange(Generic[R]):
             answer = self.engine.ask(carried)
         else:
             answer = self.engine.borrow(carried)
-        for kind, count in answer.spent.items():
-            self.session.spent[kind] = self.session.spent.get(kind, 0) + count
+        self._count_work(answer)
         if self.strict_wire:
             # The wire would make plain tuples of the costs.
             answer = replace(send({"answer": answer})["answer"], costs=answer.costs)
@@ -272,6 +271,10 @@ class Exchange(Generic[R]):
             bytes_of_one = answer.blocks[0].bytes_of_one()
         unpacked = unpack_answer(answer, ask, self.task, self.engine.layout)
         return unpacked, bytes_of_one
+
+    def _count_work(self, answer: Answer) -> None:
+        for kind, count in answer.spent.items():
+            self.session.spent[kind] = self.session.spent.get(kind, 0) + count
 
     def _count(self) -> None:
         context = self.ask.context

@@ -16,6 +16,7 @@ from coterie.base.vector import Layout
 from coterie.config.rules import is_number
 from coterie.config.secure import SecureSums
 from coterie.contract.block_exchange import BlockExchange
+from coterie.contract.down import BF16, FLOAT32, round_models, rounded_fields
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Exchange, Need, QuorumError, Session
 from coterie.contract.filters import Filter
@@ -49,6 +50,7 @@ class Federation:
         observer: called with the task, payload and replies of each ask; None: nothing looks on. Averages then hold all replies.
         is_evaluated: says of a round's number whether models are evaluated after it.
         secure: how vectors are summed behind masks; None: they come as they are.
+        down: how models are sent to clients, "float32" or "bf16" (`contract.down`).
 
     >>> import coterie as ct
     >>> import torch
@@ -76,6 +78,7 @@ class Federation:
     )
     is_evaluated: Callable[[int], bool] = lambda number: True
     secure: SecureSums | None = None
+    down: str = FLOAT32
 
     @property
     def everyone(self) -> Names:
@@ -261,6 +264,10 @@ class Federation:
         for key, value in payload.items():
             if isinstance(value, PerClient):
                 values[key] = _reorder(key, value, order)
+        rounded: tuple[str, ...] = ()
+        if self.down == BF16:
+            rounded = rounded_fields(task, values)
+            values = round_models(values, rounded)
         ask_counts = self.session.standing(self.round, self.attempt)
         context = Context(
             seed=self.seed,
@@ -278,6 +285,7 @@ class Federation:
             context=context,
             counted=self.session.rounds_of(names),
             filters=self.filters,
+            rounded=rounded,
         )
         exchange = Exchange(
             engine=self.engine,

@@ -1,4 +1,4 @@
-"""Which filters and attacks a run of a method may have."""
+"""Which filters and attacks a run of a method may have, and whether its models may be rounded on their way down."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from coterie.base.errors import InputError
+from coterie.config.local import LocalSGD
 from coterie.config.rules import check_object, overrides
 from coterie.contract.attack import Attack
+from coterie.contract.down import FLOAT32
 from coterie.contract.filters import Filter, in_order
 from coterie.contract.method import Method
 from coterie.contract.replies import CURVATURE, VECTORS
@@ -55,6 +57,27 @@ def filters_of(method: Method[Any], candidates: Iterable[Any]) -> tuple[Filter, 
     if method.is_reference:
         return ()
     return in_order(chosen)
+
+
+def down_of(method: Method[Any], down: str) -> str:
+    """Return how models are sent to the clients of a method: whole where it is a reference, which filters leave alone, too.
+
+    Raises `InputError` for 16 bits where clients compute something exact at the model that they get, or hide rows by noise.
+    """
+    if down == FLOAT32 or method.is_reference:
+        return FLOAT32
+    cls = type(method).__name__
+    if method.solves_linear or method.tells_quadratics or curvature_task(method):
+        raise InputError(
+            f'{cls} solves for its model, which run.down = "{down}" would round; leave out run.down, or take a method that trains by '
+            "steps, such as fedavg"
+        )
+    local = getattr(method, "local", None)
+    if isinstance(local, LocalSGD) and local.private is not None:
+        raise InputError(
+            f'{cls} hides rows by noise ([privacy]), and run.down = "{down}" does not go with that as yet; leave out one of them'
+        )
+    return down
 
 
 def _check_filter(filter: Filter, method: Method[Any]) -> None:

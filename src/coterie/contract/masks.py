@@ -12,7 +12,7 @@ an honest but curious server. In four steps, for each sum anew:
    and never both about one client: whoever has both takes all masks off a vector that comes late.
 
 What the server learns is the sum and who took part. All other clients together learn the vector of the last one, by subtraction.
-Against a server that lies about who sent what, steps of the paper's Figure 4 in red are needed, which are not here.
+Against a server that lies about who sent what, steps of the paper's Figure 4 in red are needed; sites have them (`sites.signed_sum`).
 """
 
 from __future__ import annotations
@@ -304,17 +304,21 @@ class MaskedClient:
             InputError: The sum must not be opened, or was opened before.
         """
         names = frozenset(survivors)
-        require(
-            self._is_masked and self.name in names and names <= self._held.keys(),
-            "the server names others as survivors than who takes part in this sum",
-        )
         # A second set of survivors would have both shares of whoever is in one of them alone.
         require(not self._is_revealed, "the shares of this sum were revealed before")
-        self.terms.check_survivors(names)
+        self.check_survivors(names)
         self._is_revealed = True
         seeds = {peer: self._held[peer][0] for peer in sorted(names)}
         dropped = sorted(self._held.keys() - names)
         return Revealed(seeds, {peer: self._held[peer][1] for peer in dropped})
+
+    def check_survivors(self, names: frozenset[str]) -> None:
+        """Raise `InputError` for survivors over whom this client does not let the sum be opened."""
+        require(
+            self._is_masked and self.name in names and names <= self._held.keys(),
+            "the server names others as survivors than who takes part in this sum",
+        )
+        self.terms.check_survivors(names)
 
     def _open(self, peer: str, content: bytes) -> tuple[int, int]:
         """The two shares that a peer dealt to this client. Raises `InputError` that names it where they cannot be read."""

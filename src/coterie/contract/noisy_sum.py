@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,6 @@ from coterie.config.local import LocalSGD
 from coterie.config.row_noise import RowNoise
 from coterie.contract.exchange import shares_of
 from coterie.contract.fixed_point import NoisyGrid, whole_weights
-from coterie.contract.masks import Words
 from coterie.contract.replies import Average, Replies
 from coterie.contract.secure_exchange import SecureExchange
 from coterie.contract.task import Task
@@ -121,8 +119,3 @@ class NoisySum(SecureExchange[R]):
         ask = replace(self.ask, task=task.name, payload=payload)
         changed: dict[str, Any] = {"task": task, "ask": ask}
         return replace(self, **changed)
-
-    def _words(self, replies: Replies[R], row: int, name: str, weight: int) -> Words:
-        """The integers that a client replied; it has weighted them itself."""
-        words: Tensor = replies.fields["words"][row]
-        return words.cpu().numpy().view(np.uint64)

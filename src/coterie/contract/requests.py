@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.config.local import Schedule
+from coterie.contract.down import is_rounded
 from coterie.contract.payload import payload_fields
 from coterie.contract.task import Holds, Task
 from coterie.contract.wire import PerClient, tensor_of
@@ -86,6 +87,7 @@ class Limits(NamedTuple):
         dtype: type of the numbers of the model.
         rounds: number of rounds of the plan.
         features: inputs of the model's last layer, where that is linear.
+        down: type of the numbers of models as the plan has them sent (`contract.down`); None: `dtype`.
     """
 
     model: int
@@ -95,6 +97,13 @@ class Limits(NamedTuple):
     dtype: torch.dtype
     rounds: int
     features: int = 0
+    down: torch.dtype | None = None
+
+    def dtype_of(self, holds: Holds) -> torch.dtype:
+        """Return the type of the numbers of a tensor that is declared so."""
+        if self.down is not None and is_rounded(holds):
+            return self.down
+        return holds.dtype or self.dtype
 
 
 def declarations(owner: Any) -> dict[str, tuple[Asks, Any]]:
@@ -198,7 +207,7 @@ def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
     if not fits:
         expected = ", ".join(map(str, holds.shape))
         return f"its shape is {list(shape)[:8]}, not [{expected}]"
-    dtype = holds.dtype or limits.dtype
+    dtype = limits.dtype_of(holds)
     if tensor.dtype != dtype:
         return f"it is {str(tensor.dtype).removeprefix('torch.')}, not {str(dtype).removeprefix('torch.')}"
     if holds.finite and not bool(torch.isfinite(tensor).all()):

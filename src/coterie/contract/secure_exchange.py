@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 from torch import Tensor
 
 from coterie.base.errors import InputError
 from coterie.config.secure import SecureSums
+from coterie.contract.elsewhere import AskedSum, integers_of, masked_fields
 from coterie.contract.exchange import Exchange, QuorumError, shares_of, vectors_of
 from coterie.contract.fixed_point import FixedPoint, whole_weights
 from coterie.contract.masks import MaskedClient, MaskedSum, SumTerms, Words
 from coterie.contract.replies import CURVATURE, Average, Replies
 from coterie.contract.task import Task, is_exact_fact
+from coterie.contract.wire import Answer
 
 logger = logging.getLogger("coterie")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -86,6 +87,9 @@ class SecureExchange(Exchange[R]):
         started = time.perf_counter()
         survivors = self.secure.survivors(len(self.ask.names))
         terms = SumTerms(self._context(), weights, survivors)
+        elsewhere = self._open_elsewhere(terms, started)
+        if elsewhere is not None:
+            return elsewhere
         clients, server = begin_sum(terms)
         self._count()
         answer, sent = self._carry(self.ask)
@@ -104,12 +108,57 @@ class SecureExchange(Exchange[R]):
         try:
             terms.check_survivors(masked)
         except InputError as error:
-            raise QuorumError(
-                f"round {self.ask.context.round}: {error}. Correct or remove the clients that failed, then resume: a masked ask is "
-                "not repeated"
-            ) from error
+            raise self._not_opened(error) from error
         revealed = {name: clients[name].reveal(masked) for name in masked}
         return replies, server.open(masked, revealed)
+
+    def _open_elsewhere(
+        self, terms: SumTerms, started: float
+    ) -> tuple[Replies[R], Words] | None:
+        """The same among clients that are other parties, who mask themselves; None where they are on this machine."""
+        replies: Replies[R] | None = None
+        hidden = masked_fields(self.task)
+        beside = {k: v for k, v in self.task.kinds.items() if k not in (*hidden, "own")}
+        width = self._width()
+
+        def accept(answer: Answer) -> tuple[str, ...]:
+            nonlocal replies
+            self._count()
+            self._count_work(answer)
+            replies, _ = self._check_form(self.ask, answer, beside)
+            names, failed = self.ask.names, replies.failed
+            sent = 8 * width + self._bytes_beside(replies, len(names))
+            if answer.blocks:
+                sent += answer.blocks[0].bytes_of_one()
+            self._record(self.ask, len(names), len(failed), answer, sent, started)
+            self._settle(replies, answer)
+            return replies.clients
+
+        asked = AskedSum(self.ask, terms.weights, terms.threshold, width, accept)
+        try:
+            total = self.engine.sum_elsewhere(asked)
+        except InputError as error:
+            raise self._not_opened(error) from error
+        if total is None or replies is None:
+            return None
+        return replies, total
+
+    def _width(self) -> int:
+        """Integers of one client's vectors."""
+        layout, width = self.engine.layout, 0
+        for key in masked_fields(self.task):
+            if self.task.kinds[key] == "words":
+                width += layout.dim
+            else:
+                width += self.task.layout_of(key, self.ask.arguments, layout).size + 1
+        return width
+
+    def _not_opened(self, error: InputError) -> QuorumError:
+        """The failure of a round whose sum stays closed."""
+        return QuorumError(
+            f"round {self.ask.context.round}: {error}. Correct or remove the clients that failed, then resume: a masked ask is "
+            "not repeated"
+        )
 
     def _context(self) -> bytes:
         """Names this sum among all others, so that no message of one serves in another."""
@@ -139,12 +188,10 @@ class SecureExchange(Exchange[R]):
 
     def _words(self, replies: Replies[R], row: int, name: str, weight: int) -> Words:
         """The integers of a client that replied: its vectors behind each other, each with the count of clipped numbers."""
-        code = FixedPoint(self.secure.clip)
-        parts = [
-            code.encode(vectors_of(replies, key)[row], weight)
-            for key in self._vector_kinds()
-        ]
-        return np.concatenate(parts)
+        values = {
+            key: vectors_of(replies, key)[row] for key in masked_fields(self.task)
+        }
+        return integers_of(self.task, values, self.secure.clip, weight)
 
     def _bytes_beside(self, replies: Replies[R], count: int) -> int:
         """Bytes of one client's keys and shares, and what its words take more than its vectors."""
@@ -163,15 +210,14 @@ class SecureExchange(Exchange[R]):
         code = FixedPoint(self.secure.clip)
         shares = shares_of(replies.clients, weights)
         means: dict[str, Tensor] = {}
-        low = 0
+        layout, low = self.engine.layout, 0
         for key in self._vector_kinds():
-            vectors = replies.fields[key]
-            width = vectors.shape[-1]
+            width = self.task.layout_of(key, self.ask.arguments, layout).size
             words = total[low : low + width + 1]
             low += width + 1
             mean, clipped = code.decode(words, int(shares.sum()))
             self._say_clipped(key, clipped, width * len(replies.clients))
-            means[key] = mean.to(vectors)
+            means[key] = mean.to(self.engine.x)
         return Average(replies, means, shares / shares.sum())
 
     def _say_clipped(self, key: str, clipped: int, numbers: int) -> None:

@@ -82,6 +82,7 @@ class Holds(NamedTuple):
         within: the lowest and the highest value.
         each: whether it comes as a `PerClient`; None: either way.
         model: whether it holds models about which the reply says something. Where the first dimension is `models`, each of them counts.
+            Models may be rounded on their way (`contract.down`), all else is sent whole.
         finite: whether NaN and Inf are refused.
         own: whether None stands for the client's own model, which a client that keeps it to itself puts in its place.
     """

@@ -137,6 +137,7 @@ class Ask:
         counted: by key of client memory, the round of each client's value that the server counted, in the order of `names`; -1: none.
         filters: what the replies pass through at the clients, in this order.
         repeats: whether the clients were asked the same before; what they have remembered since is then taken back first.
+        rounded: fields of the payload whose float32 numbers travel as bfloat16, two bytes each (`contract.down`).
     """
 
     names: tuple[str, ...]
@@ -146,6 +147,7 @@ class Ask:
     counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     filters: tuple[Any, ...] = ()
     repeats: bool = False
+    rounded: tuple[str, ...] = ()
 
     @property
     def function(self) -> Task[Any]:
@@ -180,8 +182,11 @@ class Ask:
 
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
-        """The payload as the task takes it: a `PerClient` is its tensor [n, ...]."""
-        return {key: tensor_of(value) for key, value in self.payload.items()}
+        """The payload as the task takes it: a `PerClient` is its tensor [n, ...], and what was rounded is float32 again."""
+        arguments = {key: tensor_of(value) for key, value in self.payload.items()}
+        for key in self.rounded:
+            arguments[key] = arguments[key].float()
+        return arguments
 
 
 @envelope

@@ -510,11 +510,10 @@ def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
     order = generator(seed, "subset").permutation(len(classes))
     part_classes = classes[order]
     _, code, count = np.unique(part_classes, return_inverse=True, return_counts=True)
-    return np.sort(
-        order[
-            np.argsort((_rank(part_classes) + 0.5) / count[code], kind="stable")[:rows]
-        ]
-    )
+    # The r-th row of a class of c rows stands at (r + 1/2) / c: any first part of that order has each class in its share.
+    place_in_class = (_rank(part_classes) + 0.5) / count[code]
+    evenly_mixed = order[np.argsort(place_in_class, kind="stable")]
+    return np.sort(evenly_mixed[:rows])
 
 
 def _rank(classes: NDArray[Any]) -> Index:

@@ -44,9 +44,11 @@ def _join_folds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "n": sum(sizes),
         "n_train": sum(row["n_train"] for row in group) / len(group),
     }
+    # What a row says of its client and run is the same in all folds; what was measured in a fold is not.
+    measured_in_summary = {"majority", "majority_loss", "row_gradients"}
+    same_in_all_folds = {*SUMMARY} - measured_in_summary
     for key in group[0]:
-        is_measured = key in ("majority", "majority_loss", "row_gradients")
-        if key in SUMMARY and not is_measured:
+        if key in same_in_all_folds:
             continue
         # Squares of errors add up over rows, their roots do not.
         power = 2 if key == "rmse" else 1

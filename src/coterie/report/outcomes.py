@@ -29,9 +29,6 @@ from coterie.compute.outcomes import (
 from coterie.report.memo import cache_answers
 from coterie.run.files import PAIRED, SUMMARY
 
-LEAST_EFFECTIVE = 0.25
-"""Share of rows that must be effective for a word: below, intervals of 95 % cover as few as 83 % (11 tables, weights of all kinds)."""
-
 
 class Told(NamedTuple):
     """Difference of two methods as told by a site: standard error, p value and mean over seeds, the metric of the method itself,
@@ -185,9 +182,8 @@ class Outcomes:
     def uneven(self, method: str, client: str) -> tuple[int, int] | None:
         """Effective test rows and all of them, where weights leave less than a quarter (`LEAST_EFFECTIVE`); else None."""
         for rows in self.rows(method, client).values():
-            total = count_distinct(rows.units)
-            if rows.weights is not None and rows.effective() < LEAST_EFFECTIVE * total:
-                return rows.effective(), total
+            if rows.is_uneven:
+                return rows.effective(), count_distinct(rows.units)
         return None
 
     def _fewest(

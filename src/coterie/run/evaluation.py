@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest
-from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS
+from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS, OF_ORDERED
 from coterie.base.modules import load_object
 from coterie.base.rng import Rng
 from coterie.compute.metrics import baselines, evaluate, find_metrics
@@ -27,6 +27,7 @@ from coterie.config.run import (
     RunSettings,
     number_of_clients,
 )
+from coterie.contract.down import FLOAT32
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY
@@ -136,6 +137,7 @@ class Evaluator:
 
     Attributes:
         seen: the models that were evaluated last, their round, and their metrics by split and client.
+        own: clients that have made their models for themselves, so that nothing rounds these on their way down.
     """
 
     def __init__(
@@ -168,6 +170,7 @@ class Evaluator:
                 settings.clients, engine.clients, federation.seed
             )
         self._last = settings.last
+        self.own: frozenset[str] = frozenset()
         self.forget()
 
     def forget(self) -> None:
@@ -248,9 +251,9 @@ class Evaluator:
         known = {*earlier.metrics.clients} if earlier else set[str]()
         names = [n for n in names_with_rows if n not in known]
         found = [earlier] if earlier else []
-        for group, x in models_of(models, names):
+        for view, group, x in self._views_of(models, names, number):
             try:
-                replies = self._view(number).ask(
+                replies = view.ask(
                     group, evaluate, x=x, part=split, metrics=self._metrics
                 )
             except QuorumError:  # who failed before has failed again
@@ -325,6 +328,21 @@ class Evaluator:
                     row["unseen"] = True
                 summary.append(row)
         return summary
+
+    def _views_of(
+        self, models: Served, names: Sequence[str], number: int
+    ) -> Iterator[tuple[Federation, list[str], Tensor | PerClient | None]]:
+        """Yield clients with their models, as `models_of` does, and the view in which they are asked."""
+        view = self._view(number)
+        own: frozenset[str] = frozenset()
+        if view.down != FLOAT32:
+            own = self.own
+        sent = [name for name in names if name not in own]
+        for group, x in models_of(models, sent):
+            yield view, group, x
+        at_home = [name for name in names if name in own]
+        for group, x in models_of(models, at_home):
+            yield replace(view, down=FLOAT32), group, x
 
     def _view(self, number: int) -> Federation:
         return self._federation.view(self._engine.clients, number, self._attempt)
@@ -448,7 +466,7 @@ def metrics_by_label(clients: Clients) -> tuple[str, ...]:
     if clients.form.kind == "count":
         return OF_COUNTS
     if clients.form.kind == "ordered":
-        return ("class_error",)
+        return OF_ORDERED
     if label.get("count"):
         return ("poisson_deviance",)
     if label.get("kind") == "number" and len(label.get("values", ())) > 2:

@@ -31,9 +31,10 @@ from coterie.config.rules import check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
 from coterie.config.schema import build, options_of, plain, spell
 from coterie.config.secure import SecureSums
+from coterie.contract.down import FLOAT32
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.fitting import filters_of
+from coterie.contract.fitting import down_of, filters_of
 from coterie.contract.method import Method
 from coterie.run.callbacks import Callback
 from coterie.run.evaluation import is_evaluated
@@ -53,6 +54,7 @@ from coterie.run.private_methods import (
     noise_by_row,
     spent_by,
 )
+from coterie.run.rounded_models import check_beside_down
 from coterie.run.secure_methods import check_rows_in_sums, check_sums_alone
 
 TABLES = (
@@ -195,9 +197,11 @@ class Experiment:
             )
         _check_primary(experiment)
         experiment.build_model()
+        check_beside_down(experiment.run)
         for entry in experiment.methods:
             method = experiment.build_method(entry)
             filters_of(method, experiment.filters)
+            down_of(method, experiment.run.down)
             if experiment.run.secure is not None:
                 check_sums_alone(method, f"{where}, method {entry.label!r}")
                 check_rows_in_sums(method, f"{where}, method {entry.label!r}")
@@ -380,6 +384,10 @@ class Experiment:
             )
             sentences.append(
                 f"replies pass filters before they are sent ({names}), except those of references"
+            )
+        if self.run.down != FLOAT32:
+            sentences.append(
+                "models are rounded to 16 bits on their way to clients (run.down), except those of references"
             )
         if self.privacy is not None:
             sentences.append(self._privacy_note(self.privacy))

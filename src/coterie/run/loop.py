@@ -21,6 +21,7 @@ from coterie.base.rng import Rng
 from coterie.compute.linear import linear_layer
 from coterie.config.rules import check_object
 from coterie.config.run import RunSettings
+from coterie.contract.down import as_sent
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
@@ -36,6 +37,7 @@ from coterie.run.followers import Followers
 from coterie.run.history import Record, Timing
 from coterie.run.memory_forecast import foresee_memory
 from coterie.run.result import Run
+from coterie.run.rounded_models import down_of_run
 from coterie.run.secure_methods import check_secure
 
 logger = logging.getLogger("coterie")
@@ -114,6 +116,7 @@ class _Loop:
             label=self.own,
             is_evaluated=self._is_due,
             secure=None if method.is_reference else settings.secure,
+            down=down_of_run(self.method, settings, engine.layout),
         )
         self.federation = replace(
             self.training, engine=engine.honest or engine, filters=(), secure=None
@@ -413,9 +416,14 @@ class _Loop:
         return as_models(models, f"{self.own}.{hook}", size, self._served)
 
     def _final_models(self, state: Any, number: int) -> dict[str, Tensor | None]:
-        """The models that clients use: those of the state, and those which they make of them for themselves; None: it stays there."""
+        """The models that clients use: those of the state as they are sent, and those which they make of them for themselves; None: it
+        stays there.
+        """
         personal = self.method.personalised(state, self._everybody(number))
-        models: dict[str, Tensor | None] = {**self._models(state)}
+        self.evaluator.own = frozenset(personal)
+        models: dict[str, Tensor | None] = {}
+        for name, x in self._models(state).items():
+            models[name] = as_sent(x, self.federation.down)
         if not self.engine.sends_own:
             models |= dict.fromkeys(personal)
             personal = {name: x for name, x in personal.items() if x is not None}

@@ -20,6 +20,7 @@ ROW_SUMS = (
     "coterie.compute.tasks:local_update",
     "coterie.compute.tasks:own_update",
     "coterie.compute.tasks:local_updates",
+    "coterie.compute.tasks:row_sum",
     "coterie.algorithms.fedprox:proximal_update",
 )
 """Tasks whose update follows from steps of local training alone; beside it they tell how many rows there are, which is public."""

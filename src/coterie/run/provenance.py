@@ -104,6 +104,8 @@ def describe_run(
     }
     if settings.secure is not None:  # means are rounded to its steps
         values["secure"] = settings.secure
+    if settings.down != RunSettings.down:  # clients train from rounded models
+        values["down"] = settings.down
     if settings.clients_per_round is not None:  # a share is the number that it means
         values["clients_per_round"] = settings.per_round(len(clients))
     # `evaluation` may be a number alone, or a table: one that says no more is the same.

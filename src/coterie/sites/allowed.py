@@ -16,8 +16,10 @@ import torch
 from coterie.base.errors import InputError
 from coterie.compute.left_out import gain_of_others
 from coterie.compute.metrics import baselines, evaluate
+from coterie.config.secure import SecureSums
+from coterie.contract.down import BF16, FLOAT32, rounded_fields
 from coterie.contract.filters import Filter
-from coterie.contract.replies import LOSSES
+from coterie.contract.replies import LOSSES, VECTORS
 from coterie.contract.requests import (
     Among,
     Asks,
@@ -27,6 +29,7 @@ from coterie.contract.requests import (
     declarations,
 )
 from coterie.contract.task import is_exact_fact
+from coterie.contract.wire import Ask
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
 from coterie.run.evaluation import is_evaluated
@@ -63,6 +66,8 @@ class Allowed:
         candidates: models of a round about which contributions ask at most; 0: they are not measured.
         every: rounds between evaluations; the first and the last round are evaluated, too.
         evaluated_parts: parts of the rows that are evaluated before the last round.
+        secure: how vectors of the method are summed behind masks; None: they come as they are.
+        down: how the server sends models, "float32" or "bf16"; a reference gets whole ones.
     """
 
     method: Any
@@ -78,6 +83,8 @@ class Allowed:
     candidates: int = 0
     every: int = 1
     evaluated_parts: tuple[str, ...] = PARTS
+    secure: SecureSums | None = None
+    down: str = FLOAT32
 
     @cached_property
     def exposure(self) -> str:
@@ -96,7 +103,7 @@ class Allowed:
             task = declaration.task
             row_noise = self.private and task.name in ROW_SUMS
             for field, kind in task.kinds.items():
-                if row_noise and kind == "update":
+                if row_noise and kind in ("update", "words"):
                     continue
                 is_fact = kind == "other" and is_exact_fact(task.forms.get(field))
                 if kind not in hidden and not is_fact:
@@ -154,9 +161,38 @@ class Allowed:
             ),
         )
         return {
-            **declarations(self.method),
+            **self.of_method,
             **{look.task.name: (look, self) for look in looks},
         }
+
+    @property
+    def of_method(self) -> dict[str, tuple[Asks, Any]]:
+        """The declarations of the method; under noise by row in sums, of the sum over rows that stands for an update."""
+        declared = declarations(self.method)
+        if self.secure is None or not self.private:
+            return declared
+        named: dict[str, tuple[Asks, Any]] = {}
+        for declaration, owner in declared.values():
+            summed = declaration.task.row_sum
+            if summed is None:  # such plans are refused
+                continue
+            noise, parties = owner.local.private, self.secure.threshold
+            of_rows = asks(
+                summed,
+                declaration.models,
+                rounds=declaration.rounds,
+                noise=noise,
+                parties=parties,
+            )
+            named[summed.name] = (of_rows, owner)
+        return named
+
+    def is_summed(self, task: str) -> bool:
+        """Return True for a task whose vectors leave behind masks, and in no other way."""
+        if self.secure is None or task not in self.of_method:
+            return False
+        kinds = {*self.tasks[task][0].task.kinds.values()}
+        return not kinds.isdisjoint((*VECTORS, "words"))
 
     def check(
         self,
@@ -166,8 +202,18 @@ class Allowed:
         *,
         seed: int,
         round: int,
+        masked: bool = False,
     ) -> Asks:
-        """Return the declaration of this request. Raises `RefusedError` if the plan does not allow it."""
+        """Return the declaration of this request. Raises `RefusedError` if the plan does not allow it.
+
+        Args:
+            task: name of what is asked.
+            payload: of the request to this site.
+            limits: dimensions that are allowed.
+            seed: of the run.
+            round: of the run.
+            masked: whether the vectors of its answer leave behind masks.
+        """
         if task not in self.tasks:
             raise RefusedError(
                 f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}"
@@ -176,6 +222,9 @@ class Allowed:
             raise RefusedError(
                 f"the approved plan has no {short(task)} in round {round} of seed {seed} here"
             )
+        if self.is_summed(task) is not masked:
+            way = "in no sum" if masked else "in sums behind masks alone"
+            raise RefusedError(f"the approved plan asks {short(task)!r} {way}")
         declaration, owner = self.tasks[task]
         try:
             check_payload(declaration, owner, payload, limits)
@@ -188,6 +237,17 @@ class Allowed:
                 f"the approved plan evaluates {part} rows after the last round alone"
             )
         return declaration
+
+    def check_rounded(self, ask: Ask) -> None:
+        """Raise `RefusedError` if the models of an ask come in another encoding than the plan says."""
+        planned: tuple[str, ...] = ()
+        if self.down == BF16 and ask.task in self.tasks:
+            planned = rounded_fields(ask.function, ask.payload)
+        if ask.rounded != planned:
+            raise RefusedError(
+                f"the approved plan sends models of {type(self.method).__name__} as {self.down} (run.down), and this request of "
+                f"{short(ask.task)} does not"
+            )
 
     def _rounds_of(self, task: str) -> Collection[int]:
         """Return the rounds of the plan in which a task may be asked."""

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from coterie.base.errors import InputError, require
 from coterie.base.files import read_text, write_atomically
 from coterie.config.local import LocalSGD
-from coterie.contract.fitting import filters_of
+from coterie.contract.fitting import down_of, filters_of
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
@@ -32,6 +33,11 @@ from coterie.sites.price import (
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings
 from coterie.study.layout import trainings
 from coterie.study.preflight import metric_names
+
+if TYPE_CHECKING:
+    from coterie.sites.flare.identity import KitIdentity
+
+_APPROVED = "approved.toml"
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,8 @@ class Approved:
                     candidates,
                     every=run.every(run.rounds),
                     evaluated_parts=run.evaluation.parts or PARTS,
+                    secure=None if method.is_reference else run.secure,
+                    down=down_of(method, run.down),
                 )
         return allowed
 
@@ -153,7 +161,7 @@ def plan_hash(path: Path) -> str:
 def approval_file(settings_file: Path) -> Path:
     """Return where a site keeps the plan that it has approved."""
     return settings_file.with_name(
-        settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml"
+        settings_file.name.removesuffix(SETTINGS_FILE) + _APPROVED
     )
 
 
@@ -199,6 +207,17 @@ def keep_approval(
         )
     write_atomically(approval, lambda p: p.write_bytes(content), durable=True)
     Account(Path(read_settings(settings_file).log)).approve(approved.hash)
+
+
+def identity_beside(approval: Path) -> KitIdentity | None:
+    """Return the identity of the site whose approved plan lies here; None where that is in no kit."""
+    from coterie.sites.flare.identity import identity_of_kit
+
+    kit = kit_of(approval)
+    if kit is None:
+        return None
+    name = approval.name.removesuffix(_APPROVED) + SETTINGS_FILE
+    return identity_of_kit(kit / "startup", revocations_file(approval.with_name(name)))
 
 
 def kit_of(settings_file: Path) -> Path | None:

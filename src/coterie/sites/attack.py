@@ -44,10 +44,11 @@ from coterie.base.hazards import MOST_INTERVALS
 from coterie.base.rows import Part
 from coterie.compute.cohort import Shard
 from coterie.compute.metrics import evaluate
+from coterie.contract.down import FLOAT32, as_sent, round_models, rounded_fields
 from coterie.contract.payload import payload_fields
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks
-from coterie.contract.task import Task
+from coterie.contract.task import Task, find_task
 from coterie.contract.wire import Ask, Context, PerClient
 from coterie.data.tables.agreement import agree
 from coterie.data.tables.followup import followup_of
@@ -200,9 +201,9 @@ class _Server:
             return None
         try:
             context = Context(seed, round, 1, self.serial + 1)
-            answer = self.say(
-                "task", ask=Ask((self.rows.name,), task, payload, context)
-            )["answer"]
+            rounded = self._rounded(find_task(task), payload)
+            ask = Ask((self.rows.name,), task, payload, context, rounded=rounded)
+            answer = self.say("task", ask=ask)["answer"]
         except (
             InputError,
             ValueError,
@@ -218,6 +219,23 @@ class _Server:
             return None
         self.answered += 1
         return dict(answer.blocks[0].values)
+
+    def ask_about(
+        self, task: Task[Any], payload: Mapping[str, Any], seed: int, round: int
+    ) -> dict[str, Any] | None:
+        """As `ask`, with models in the encoding that the plan says."""
+        encoded = round_models(payload, self._rounded(task, payload))
+        return self.ask(task.name, encoded, seed, round)
+
+    def _rounded(self, task: Task[Any], payload: Mapping[str, Any]) -> tuple[str, ...]:
+        if self.allowed.down == FLOAT32:
+            return ()
+        return rounded_fields(task, payload)
+
+    def as_received(self, models: Tensor) -> Tensor:
+        """Models [..., d + b] as the site has them once they were sent."""
+        dtype = self._shard.workspace.layout.dtype
+        return as_sent(models.to(dtype), self.allowed.down)
 
     def _begin(self) -> Recipe:
         """Do what an honest server does before the first round."""
@@ -530,9 +548,9 @@ class _Server:
         strangers = candidates(
             _shuffled(rows), torch.full((len(rows),), -1), known, count
         )
+        labels = workspace.loss.plain(client.train.labels)
         chosen = (
-            candidates(rows, client.train.labels[: len(rows)].reshape(-1), known, count)
-            + strangers
+            candidates(rows, labels[: len(rows)].reshape(-1), known, count) + strangers
         )
         patients = [candidate.features for candidate in chosen]
         sums = Sums(len(chosen))
@@ -546,11 +564,11 @@ class _Server:
                 for _ in range(runs)
             ):
                 which, side = number // 2 % len(chosen), number % 2
-                model = side_model(chosen[which], workspace.layout, side, number).to(
-                    workspace.layout.dtype
+                model = self.as_received(
+                    side_model(chosen[which], workspace.layout, side, number)
                 )
                 payload = {"x": model, "part": "train", "metrics": self.allowed.metrics}
-                reply = self.ask(evaluate.name, payload, self.allowed.seed, place)
+                reply = self.ask_about(evaluate, payload, self.allowed.seed, place)
                 if reply is not None:
                     own = self._loss_beside_others(
                         float(reply["loss"]), model, patients[which]
@@ -769,15 +787,15 @@ class _Target:
         holds = payload_fields(self.declaration.task)[self.field].holds
         takes_several = holds.shape[:1] == ("models",)  # type: ignore[union-attr]
         answers: list[Tensor] = []
-        rounded = models.to(server._shard.workspace.layout.dtype)
-        for start in range(0, len(rounded), self.at_once):
-            part = rounded[start : start + self.at_once]
+        received = server.as_received(models)
+        for start in range(0, len(received), self.at_once):
+            part = received[start : start + self.at_once]
             value = part if takes_several else part[0]
             payload[self.field] = value
             if isinstance(example, PerClient):
                 payload[self.field] = PerClient(value[None])
-            values = server.ask(
-                self.declaration.task.name, payload, server.allowed.seed, round
+            values = server.ask_about(
+                self.declaration.task, payload, server.allowed.seed, round
             )
             if values is None:
                 break
@@ -792,9 +810,7 @@ class _Target:
     def updates(self, models: Tensor, round: int, copies: int) -> list[Tensor]:
         """Return the site's update of each model, the mean over copies, decay of weights taken off."""
         local = getattr(self.server.allowed.method, "local", None)
-        copied = models.repeat_interleave(copies, 0).to(
-            self.server._shard.workspace.layout.dtype
-        )
+        copied = self.server.as_received(models.repeat_interleave(copies, 0))
         answers = zip(self.replies(copied, round), copied, strict=False)
         replies = []
         for answer, x in answers:

@@ -46,7 +46,7 @@ def example_payload(
             # Of what may stand there the value nearest to 0.
             low = max(0.0, field.holds.within[0])
             values = torch.full(sizes, low, dtype=torch.float64)
-            values = values.to(field.holds.dtype or limits.dtype)
+            values = values.to(limits.dtype_of(field.holds))
             payload[key] = values
             if field.holds.each:
                 payload[key] = PerClient(values[None])

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.fitting import down_of
 from coterie.run.arguments import start_from
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import models_of
@@ -72,7 +73,7 @@ class Sites:
             filters=experiment.filters,
             files=RoundFiles(pair.folder, record),
         )
-        self._let_note(finished)
+        self._let_note(finished, down_of(method, run.down))
         if is_left_out(finished, pair.fold):
             finished = ask_left_out(self.engine, finished)
         meaning = self.engine.loss.meaning(
@@ -80,8 +81,10 @@ class Sites:
         )
         return replace(finished, meaning=meaning)
 
-    def _let_note(self, run: Run) -> None:
-        """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""
+    def _let_note(self, run: Run, down: str) -> None:
+        """Let every site note what its last model, sent as the run says, has for its test rows; one that does not has no clear
+        verdict.
+        """
         tested = self.engine.rows_of("test")
         models = {**run.models, **dict.fromkeys(run.elsewhere)}
         names = [
@@ -91,7 +94,8 @@ class Sites:
         ]
         for served, x in models_of(models, names):
             with suppress(QuorumError):
-                self._view(run.seed, run.rounds).ask(served, note_outcomes, x=x)
+                view = replace(self._view(run.seed, run.rounds), down=down)
+                view.ask(served, note_outcomes, x=x)
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return what each site tells of each comparison."""

@@ -27,6 +27,7 @@ from coterie.sites.approval import (
     revocations_file,
 )
 from coterie.sites.descriptions import check_file
+from coterie.sites.effective import batches_fit, count_training_rows
 from coterie.sites.flare.authority import (
     FEW_DAYS,
     ROOT_CERTIFICATE,
@@ -48,6 +49,7 @@ from coterie.sites.secret_noise import move_key
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
 from coterie.sites.software import VERSIONS_FILE, compare_versions
 from coterie.sites.tables import (
+    lacking,
     read_site,
     settings_of_file,
     table_options,
@@ -125,17 +127,20 @@ def check_site(
         table, notes = read_site(
             settings.data, site, options, seed=seed, split=plan.experiment.split or None
         )
-        missing = sorted(set(plan.deployment.columns) - set(table.columns))
+        missing = lacking(table, plan.deployment.columns, options)
         if missing:
             raise InputError(
                 f"{settings.data} has no column {', '.join(missing)}, which the plan needs; add it (its cells may be empty)"
             )
-        counts.append(len(table.parts["train"]))
+        counts.append(count_training_rows(table))
+        pairs = approved.pairs.values()
+        batches_fit(table, pairs, settings.minimum_batch, at_home=True)
     fewest = min(counts)
+    effective = "effective " if options.get("weights") else ""
     if fewest < settings.minimum_rows:
         raise InputError(
-            f"{settings.data} gives {fewest} training rows, fewer than minimum_rows = {settings.minimum_rows} of {settings_file}: "
-            "this site would not answer; lower that, or stay out"
+            f"{settings.data} gives {fewest} {effective}training rows, fewer than minimum_rows = {settings.minimum_rows} of "
+            f"{settings_file}: this site would not answer; lower that, or stay out"
         )
     moments_fit(len(plan.experiment.split_seeds), fewest)
     least = settings.minimum_cell
@@ -147,7 +152,7 @@ def check_site(
     events = events_of(table, options)
     curvature_fits(approved.pairs.values(), Layout.of(module), columns, fewest, events)
     lines.append(
-        f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {fewest} rows to train on"
+        f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {fewest} {effective}rows to train on"
     )
     lines += [f"note      {note}" for note in notes]
     lines += [f"look at   {problem}" for problem in problems]

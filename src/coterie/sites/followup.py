@@ -23,6 +23,8 @@ from coterie.base.label_form import LabelForm
 from coterie.data.tables.cells import Table
 from coterie.data.tables.followup import followup_of
 from coterie.sites.allowed import RefusedError
+from coterie.sites.effective import count_training_rows
+from coterie.sites.tables import table_settings
 
 Cells = NDArray[np.int64]
 
@@ -39,17 +41,18 @@ def form_of_options(options: Mapping[str, Any]) -> str:
 
 
 def events_of(table: Table, options: Mapping[str, Any]) -> int | None:
-    """Return the training rows with an event; None for classes and numbers."""
+    """Return the training rows with an event, with weights effective ones; None for classes and numbers."""
     counted = table.columns[str(options["label"])].numbers
     if not form_of_options(options) or counted is None:
         return None
-    return int((counted[table.parts["train"]] > 0).sum())
+    return count_training_rows(table, counted > 0)
 
 
 def times_withheld(table: Table, options: Mapping[str, Any], least: int) -> Table:
     """Return `table` with the times of training rows that may be spoken of; as it is for other labels, and where `least` is 1.
 
-    Events and ends of follow-up are moved to cells of at least `least` rows each, late entries too, and fewer entries to 0.
+    Events and ends of follow-up are moved to cells of at least `least` rows each, late entries too, and fewer entries to 0. Cells
+    count each row once, also where rows have weights: so do the sums that are told.
 
     Raises `RefusedError` for fewer training rows with an event than `least`, as for a small class.
     """
@@ -58,7 +61,9 @@ def times_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
         return table
     train, label = table.parts["train"], str(options["label"])
     with_event = events_of(table, options) or 0
-    if 0 < with_event < least:
+    counted = table.columns[label].numbers
+    has_event = counted is not None and bool((counted[train] > 0).any())
+    if has_event and with_event < least:
         raise RefusedError(
             f"fewer than {least} of its training rows have an event, and under that its site does not speak of events"
         )
@@ -109,7 +114,14 @@ def _carried(cells: Cells, least: int, reached: int) -> Cells:
 
 
 def check_form(label: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise `RefusedError` unless the label of a recipe has the form that the plan declares, and intervals that end where cells do."""
+    """Raise `RefusedError` unless the label of a recipe has the form, the order of classes and the weights that the plan declares, and
+    intervals that end where cells do.
+    """
+    _check_order(label, options)
+    if label.get("weights") != options.get("weights"):
+        raise RefusedError(
+            "the recipe has another column of weights than the approved plan"
+        )
     task = form_of_options(options)
     told = label.get("task")
     if (told if told in TASKS.values() else "") != task:
@@ -145,6 +157,27 @@ def check_form(label: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     if len(form.cuts) > MOST_INTERVALS + 1 or not all(map(is_edge, ends)):
         raise RefusedError(
             f"the recipe has other intervals of time than up to {MOST_INTERVALS} whose ends are ends of cells"
+        )
+
+
+def _check_order(label: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise `RefusedError` if classes have an order that is not the plan's: that of numbers, or the one in which it lists them."""
+    settings = table_settings(options)
+    if bool(label.get("ordered")) != settings.ordered:
+        raise RefusedError(
+            "the recipe has another form of label than the approved plan"
+        )
+    if not settings.ordered:
+        return
+    values = label["values"]
+    if settings.spellings:
+        listed = dict.fromkeys(settings.spellings.values())
+        in_order = [value for value in listed if value in values]
+    else:
+        in_order = sorted(values, key=float)
+    if values != in_order or len(values) < 3:
+        raise RefusedError(
+            "the recipe has the classes in another order than the approved plan"
         )
 
 

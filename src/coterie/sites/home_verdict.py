@@ -60,6 +60,8 @@ def verdict_lines(
             if (paired := kept.compare(method, other, metric)) is not None
         ]
         said = "; ".join(differences) or "too few test rows, or no model yet"
+        if kept.is_uneven(method):
+            said = "weights too uneven for a verdict: trim them in the file"
         yield f"{method} against {named}, {tested} test rows: {said}"
     yield "nothing of this has left the site, and nothing of it is in the account"
 

@@ -28,6 +28,7 @@ from coterie.contract.encoding import decode, encode
 from coterie.run.files import seed_suffix
 from coterie.sites.allowed import RefusedError
 from coterie.sites.comparisons import Paired
+from coterie.sites.effective import count_rows
 from coterie.sites.secret_noise import KeyedVeil
 from coterie.study.row_outcomes import losses_of_boosted, of_rows
 
@@ -44,6 +45,7 @@ class KeptOutcomes:
         now: method, seed and fold that run now, the client and its model; None where nothing can be noted.
         baseline: label of the method that trains each client alone; losses of boosted trees are kept beside its own.
         boosted: whether to fit these.
+        mean_weight: of all rows of the site, by which the weights of test rows are divided; 1 where they have none.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class KeptOutcomes:
         *,
         baseline: str = "",
         boosted: bool = False,
+        mean_weight: float = 1.0,
     ) -> None:
         self._folder, self._turns, self._least, self._now = folder, turns, least, now
         self._key, self._veil = key, veil
         self._baseline, self._boosted = baseline, boosted
+        self._mean_weight = mean_weight
 
     def note(self, x: Tensor) -> bool:
         """Write what model x [d + b] says of each test row; False where there are none.
@@ -77,6 +81,8 @@ class KeptOutcomes:
         workspace.train(False)
         scale = clients.label_scale
         outcomes = of_rows(workspace, client, client.train.labels, scale)
+        if "weights" in outcomes:
+            outcomes["weights"] = outcomes["weights"] / self._mean_weight
         if self._boosted and pair in self._trainings_of(self._baseline):
             outcomes |= losses_of_boosted(workspace, [client.train], client.test)
         if self._veil is not None:
@@ -106,7 +112,7 @@ class KeptOutcomes:
             rows_of_reference = self._rows(self._kept_with(other))
         by_class = metric in ("auc", "c_index") or constant
         if any(
-            _fewest(rows, by_class) < self._least
+            _fewest(rows, by_class) < self._least or rows.is_uneven
             for rows in (*rows_of_method.values(), *rows_of_reference.values())
         ):
             return None
@@ -156,19 +162,25 @@ class KeptOutcomes:
         return paired
 
     def counts(self, method: str) -> tuple[int, int]:
-        """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind."""
+        """Test rows (patients, where one has several), in all and of the rarest class; 0 for what too few stand behind. With weights
+        effective ones.
+        """
         by_seed = self._rows(method)
         if not by_seed or any(
             _fewest(rows, by_class=False) < self._least for rows in by_seed.values()
         ):
             return 0, 0
-        patients = min(len(np.unique(rows.units)) for rows in by_seed.values())
+        patients = min(rows.effective() for rows in by_seed.values())
         too_few = any(
             _fewest(rows, by_class=True) < self._least for rows in by_seed.values()
         )
         if too_few:
             return patients, 0
         return patients, min(rows.rarest for rows in by_seed.values())
+
+    def is_uneven(self, method: str) -> bool:
+        """Return True if the weights of test rows leave less than a quarter of them, so that nothing is said."""
+        return any(rows.is_uneven for rows in self._rows(method).values())
 
     def digest(self, methods: Iterable[str]) -> str:
         """The hash of all that was noted of some methods in this run."""
@@ -226,6 +238,7 @@ def _read(path: Path) -> Rows:
         followup=arrays.get("followup"),
         hazards=arrays.get("hazards"),
         counts=arrays.get("counts"),
+        weights=arrays.get("weights"),
     )
 
 
@@ -241,7 +254,9 @@ def _outcomes_of(rows: Mapping[int, Rows], constant: bool) -> Tensor:
 
 
 def _fewest(rows: Rows, by_class: bool) -> int:
-    """Test rows, or those of the class that has fewest: of time to event and counts, with an event or without."""
+    """Test rows, or those of the class that has fewest: of time to event and counts, with an event or without. With weights effective
+    ones.
+    """
     classes = None
     if rows.followup is not None:
         classes = rows.followup[:, 2] > 0
@@ -250,5 +265,9 @@ def _fewest(rows: Rows, by_class: bool) -> int:
     elif rows.classes:
         classes = rows.labels
     if classes is None or not by_class:
-        return len(rows.loss)
-    return int(np.unique(classes, return_counts=True)[1].min())
+        return count_rows(len(rows.loss), rows.weights)
+    fewest = len(rows.loss)
+    for value in np.unique(classes):
+        members = np.asarray(classes == value)
+        fewest = min(fewest, count_rows(int(members.sum()), rows.weights_of(members)))
+    return fewest

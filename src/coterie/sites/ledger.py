@@ -40,6 +40,9 @@ _NOTHING = hashlib.sha256().hexdigest()
 _ROUNDING = 1e-9
 _OPENING = "account"
 """What the line of a file is called that says what was told before it."""
+_MASKED, _REVEALED = "masked", "revealed"
+"""What the lines of a sum are called: integers leave behind masks, and shares that open the sum."""
+_OF_A_SUM = ("peers", "words", "survivors")
 INFINITY = "infinity"
 """Infinity in the log, since JSON has no number for it."""
 
@@ -78,6 +81,8 @@ class _Books:
         spent: by place, requests since the plan was approved.
         numbers: told under all plans.
         mu_squared: of what was told, by plan with pair, and part.
+        sums: by request, the sum behind masks in which it was answered: `peers`, the hash of `words`, and `survivors` once shares
+            were revealed.
         lines: lines of the account.
     """
 
@@ -89,6 +94,9 @@ class _Books:
     mu_squared: defaultdict[str, dict[str, float]] = field(
         default_factory=lambda: defaultdict(dict)
     )
+    sums: defaultdict[str, dict[str, Any]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     lines: int = 0
 
     def take(self, entry: Mapping[str, Any]) -> None:
@@ -97,6 +105,7 @@ class _Books:
             told = _Books.read(entry["books"])
             self.replies, self.spent = told.replies, told.spent
             self.numbers, self.mu_squared = told.numbers, told.mu_squared
+            self.sums = told.sums
             self.lines = told.lines + 1
             return
         if (
@@ -106,6 +115,11 @@ class _Books:
             for place in self.spent:
                 if place.plan == entry.get("plan"):
                     self.spent[place] = 0
+            return
+        if entry.get("what") in (_MASKED, _REVEALED) and "caller" not in entry:
+            self.lines += 1
+            kept = {key: entry[key] for key in _OF_A_SUM if key in entry}
+            self.sums[entry["request"]].update(kept)
             return
         if "models" not in entry and "replies" not in entry:
             return
@@ -152,6 +166,7 @@ class _Books:
                 pair: {part: mu_in_words(s) for part, s in by.items()}
                 for pair, by in self.mu_squared.items()
             },
+            "sums": {request: dict(kept) for request, kept in self.sums.items()},
             "lines": self.lines,
         }
 
@@ -167,6 +182,8 @@ class _Books:
             books.mu_squared[pair] = {
                 part: float(squared) for part, squared in by_part.items()
             }
+        # An index of an earlier version knows no sums, of which there were none.
+        books.sums.update(content.get("sums", {}))
         return books
 
 
@@ -191,6 +208,17 @@ def _about(place: Place) -> dict[str, Any]:
     fields = {"what": place.task, **place._asdict()}
     del fields["task"]
     return fields
+
+
+def _about_sum(place: Place, request: str) -> dict[str, Any]:
+    """Return where a sum stands as fields of an entry."""
+    return {
+        "plan": place.plan,
+        "pair": place.pair,
+        "round": place.round,
+        "task": place.task,
+        "request": request,
+    }
 
 
 class Account:
@@ -298,6 +326,67 @@ class Account:
                 {**about, "numbers": numbers, "mu": mu_in_words(mu)},
                 durable=False,
             )
+
+    def note_masked(
+        self, place: Place, request: str, peers: Collection[str], words: str
+    ) -> None:
+        """Note, on the disk, that the answer to a request leaves behind masks; what was noted before stays so.
+
+        Args:
+            place: where the request was reserved.
+            request: its hash.
+            peers: who takes part in the sum.
+            words: the hash of the integers.
+
+        Raises:
+            RefusedError: They left among other peers, or were others: two sums that differ by one site tell that one's vector.
+        """
+        with self._locked() as file:
+            told = {"peers": sorted(peers), "words": words}
+            known = self._books.sums.get(request, {})
+            self._check_peers(known, peers)
+            if known and known["words"] != words:
+                raise RefusedError(
+                    "its site would answer this ask otherwise than before, since its rows or its machine have changed, and masks no "
+                    "second answer; begin with another seed"
+                )
+            self._write(file, {"what": _MASKED, **_about_sum(place, request), **told})
+
+    def survivors_of(self, request: str, peers: Collection[str]) -> list[str]:
+        """Return over whom the sum of a request was opened before; empty if it was not.
+
+        Raises:
+            RefusedError: It was answered behind masks among other peers.
+        """
+        with self._locked():
+            known = self._books.sums.get(request, {})
+            self._check_peers(known, peers)
+            return list(known.get("survivors", ()))
+
+    def _check_peers(self, known: Mapping[str, Any], peers: Collection[str]) -> None:
+        if known and known["peers"] != sorted(peers):
+            raise RefusedError(
+                f"this ask was masked before among {', '.join(known['peers'])}, and its site masks it among the same alone; name "
+                "these, or begin with another seed"
+            )
+
+    def note_revealed(
+        self, place: Place, request: str, survivors: Collection[str]
+    ) -> None:
+        """Note, on the disk, that shares leave that open the sum of a request over these survivors.
+
+        Raises:
+            RefusedError: Shares were revealed before for others.
+        """
+        with self._locked() as file:
+            known = self._books.sums.get(request, {})
+            if known.get("survivors", sorted(survivors)) != sorted(survivors):
+                raise RefusedError(
+                    f"the sum of this ask was opened before over {', '.join(known['survivors'])}, and its site opens it over the same "
+                    "alone; begin with another seed"
+                )
+            told = {"survivors": sorted(survivors)}
+            self._write(file, {"what": _REVEALED, **_about_sum(place, request), **told})
 
     def _check_mu(self, place: Place, mu: float) -> None:
         """Raise `RefusedError` if one more event of this mu is more than the site gives."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import replace
@@ -16,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from coterie.base.clients import PARTS, Clients
 from coterie.base.label_form import LabelForm
+from coterie.base.rows import Rows
 from coterie.base.vector import Layout
 from coterie.config.rules import is_number
 from coterie.contract.replies import CURVATURE, row_shape
@@ -39,6 +38,11 @@ from coterie.data.tables.recipe import (
     scale_of_bounds,
 )
 from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.effective import (
+    count_by_value,
+    count_labels,
+    count_training_rows,
+)
 from coterie.sites.followup import check_form, form_of_options
 from coterie.sites.tables import description_options, left_out, table_settings
 
@@ -72,7 +76,7 @@ def curvature_fits(
         pairs: All trainings of the plan.
         layout: Of its model.
         columns: Inputs of the model.
-        training_rows: Rows of this site.
+        training_rows: Rows of this site; with weights effective ones.
         events: Of these, those with an event; None: labels are classes or numbers.
     """
     asked, methods = 0, dict[str, None]()
@@ -113,11 +117,12 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
         if name == label:
             columns[name] = column
         elif not description.columns[name].identifier:
-            columns[name] = _common(column, table.parts["train"], least, name in chosen)
+            columns[name] = _common(column, table, least, name in chosen)
     if options.get("above") is None and not _is_quantity(description.label, options):
-        counts = Counter(
-            str(t) for t in table.columns[label].value_names if t is not None
-        )
+        values = table.columns[label].value_names
+        has_label = np.array([value is not None for value in values], dtype=bool)
+        weights = None if table.weights is None else table.weights[has_label]
+        counts = count_by_value([*map(str, values[has_label])], weights)
         if min(counts.values()) < least:
             raise RefusedError(
                 f"one of its classes has fewer than the {least} rows under which its site does not speak of it"
@@ -149,16 +154,18 @@ def _is_quantity(label: LabelDescription, options: Mapping[str, Any]) -> bool:
     return label.kind == "number" and label.distinct > MANY_CLASSES
 
 
-def _common(
-    column: Column, train: NDArray[np.int64], least: int, chosen: bool
-) -> Column:
+def _common(column: Column, table: Table, least: int, chosen: bool) -> Column:
     """`column` with its rare categories missing; a column of numbers is missing as a whole if too few rows have it."""
+    train = table.parts["train"]
     if column.numbers is not None and not chosen:
-        rare = np.full(len(column), 0 < int(column.present[train].sum()) < least)
+        has_some = bool(column.present[train].any())
+        too_few = count_training_rows(table, column.present) < least
+        rare = np.full(len(column), has_some and too_few)
     else:
         rare = np.zeros(len(column), bool)
         if least > 1:
-            counts = Counter(column.value_names[train])
+            weights = None if table.weights is None else table.weights[train]
+            counts = count_by_value(column.value_names[train].tolist(), weights)
             rare = np.array([counts[t] < least for t in column.value_names], dtype=bool)
     if not rare.any():
         return column
@@ -351,7 +358,8 @@ def parts_withheld(clients: Clients, least: int) -> Clients:
     """The client of a site without a part beside its training rows of fewer than `least` rows."""
     client = copy(clients)
     for part in PARTS[1:]:
-        if sum(client.sizes(part).values()) < least:
+        rows: Rows | None = getattr(clients, part)
+        if rows is None or count_labels(rows.part(0).labels, clients.form) < least:
             setattr(client, part, None)
     return client
 
@@ -378,7 +386,10 @@ def classes_withheld(
                 "folds"
             )
         counts = reply["counts"]
-        if bool(((counts > 0) & (counts < least)).any()):
+        too_few = bool(((counts > 0) & (counts < least)).any())
+        if clients.form.weighted:
+            too_few |= fewest_of(clients[0].train.labels, clients.form) < least
+        if too_few:
             raise RefusedError(
                 f"one of its classes has fewer than the {least} rows under which its site does not speak of it"
             )
@@ -405,30 +416,34 @@ def classes_withheld(
 
 def fewest_tested(clients: Clients) -> float:
     """Return the rows of the smallest class among those that a fold tests at a site, 0 for one that it lacks; inf without folds."""
-    client = clients[0]
+    client, form = clients[0], clients.form
     if not clients.row_folds or client.test is None:
         return math.inf
-    tested = _classes_of(client.test.labels, clients.form)
+    labels = client.test.labels
+    tested = _classes_of(labels, form)
     if tested is None:
-        return len(client.test)
-    of_parts = [_classes_of(part.labels, clients.form) for _, part in client.parts()]
+        return count_labels(labels, form)
+    of_parts = [_classes_of(part.labels, form) for _, part in client.parts()]
     every = torch.cat([classes for classes in of_parts if classes is not None])
-    return min(int((tested == c).sum()) for c in every.unique())
+    return min(count_labels(labels[tested == c], form) for c in every.unique())
 
 
 def fewest_of(labels: torch.Tensor, form: LabelForm | None = None) -> int:
-    """Return the rows of the smallest class; of all of them, where there are no classes.
+    """Return the rows of the smallest class; of all of them, where there are no classes. With weights effective rows.
 
     Of time to event and counts, which `form` declares, the classes are rows with an event and without one.
     """
     classes = _classes_of(labels, form)
     if classes is None:
-        return len(labels)
-    return int(classes.unique(return_counts=True)[1].min())
+        return count_labels(labels, form)
+    if form is None or not form.weighted:
+        return int(classes.unique(return_counts=True)[1].min())
+    return min(count_labels(labels[classes == c], form) for c in classes.unique())
 
 
 def _classes_of(labels: torch.Tensor, form: LabelForm | None) -> torch.Tensor | None:
-    happened = None if form is None else form.happened(labels)
+    plain = labels if form is None else form.unweighted(labels)
+    happened = None if form is None else form.happened(plain)
     if happened is not None:
         return happened.long()
-    return None if labels.is_floating_point() else labels.reshape(-1)
+    return None if plain.is_floating_point() else plain.reshape(-1)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import parse_toml, read_text
+from coterie.base.spelling import quote_toml
 from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of, one_of
@@ -23,9 +24,11 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
+from coterie.run.secure_methods import check_participants
 from coterie.sites.descriptions import SiteDescription, parse_descriptions
 from coterie.sites.followup import TASKS
 from coterie.sites.settings import short
+from coterie.sites.signed_sum import check_threshold
 from coterie.sites.tables import table_options
 
 PLAN_FILE = "plan.toml"
@@ -172,9 +175,9 @@ def parse_plan(text: str, path: Path) -> Plan:
             f"{path}: {own_file} is code of your own, and no code travels to sites; name what coterie brings"
         )
     deployment = build(Deployment, table, f"{path}, [deploy]", named="deploy")
-    return Plan(
-        _deployable(Experiment.from_tables(tables, str(path)), path), deployment
-    )
+    experiment = _deployable(Experiment.from_tables(tables, str(path)), path)
+    _check_secure(experiment, deployment, path)
+    return Plan(experiment, deployment)
 
 
 def robustness_note(plan: Plan) -> str:
@@ -225,10 +228,6 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
             raise InputError(
                 f"{path}: {entry.label} behind row noise is for one machine as yet; take fedavg, or leave out [privacy]"
             )
-    if experiment.run.secure is not None:
-        raise InputError(
-            f"{path}: [secure] is for one machine as yet, and sites do not exchange keys; leave it out, and hide rows by [privacy]"
-        )
     _check_filters(experiment, path)
     _check_privacy(experiment, path)
     _check_form(experiment, path)
@@ -241,9 +240,29 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     return experiment
 
 
+def _check_secure(experiment: Experiment, deployment: Deployment, path: Path) -> None:
+    """Raise `InputError` for sums behind masks that sites would not open, or beside which single updates are shown."""
+    run, secure = experiment.run, experiment.run.secure
+    if secure is None:
+        return
+    asked = run.per_round(len(deployment.sites))
+    try:
+        check_participants(secure, asked)
+        check_threshold(secure.survivors(asked), asked, secure.curious)
+    except InputError as error:
+        raise InputError(f"{path}, [secure]: {error}") from error
+    if run.contribution is not None:
+        raise InputError(
+            f"{path}: run.contribution looks at the update of each site, and [secure] shows their sums alone; leave out one of them"
+        )
+
+
 def _check_form(experiment: Experiment, path: Path) -> None:
-    """Raise `InputError` for noise that would not hide a row of time to event or of counts: their losses have no bound."""
+    """Raise `InputError` for noise that would not hide a row of time to event or of counts, whose losses have no bound, or one that
+    weighs more than others, which moves losses and gradients further than noise allows for.
+    """
     declared = [key for key in TASKS if experiment.data.get(key) is not None]
+    weights = experiment.data.get("weights")
     secret = any(
         isinstance(step, GaussianNoise) and step.secret for step in experiment.filters
     )
@@ -252,6 +271,12 @@ def _check_form(experiment: Experiment, path: Path) -> None:
         raise InputError(
             f"{path}: {noise} does not hide what is told of [data] {declared[0]}, its events by time or their sum; leave out the "
             f"noise, or leave out {declared[0]} and say label, a column of classes"
+        )
+    if weights is not None and (secret or experiment.privacy is not None):
+        noise = "[privacy]" if experiment.privacy is not None else "secret noise"
+        raise InputError(
+            f"{path}: {noise} is as large as what a row of weight 1 can move, and [data] weights let one row move more; leave out the "
+            f"noise, or leave out weights and drop = [{quote_toml(str(weights))}]"
         )
 
 

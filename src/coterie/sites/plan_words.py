@@ -18,10 +18,12 @@ from coterie.base.vector import Layout
 from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
+from coterie.config.secure import SecureSums
+from coterie.contract.down import FLOAT32
 from coterie.contract.filters import Filter
 from coterie.contract.fitting import curvature_task, filters_of
 from coterie.contract.replies import LOSSES, VECTORS, row_shape
-from coterie.contract.requests import Asks, Limits, declarations
+from coterie.contract.requests import Asks, Limits
 from coterie.contract.wire import Ask, Context
 from coterie.data.tables.agreement import agree
 from coterie.data.tables.intervals import form_at_most
@@ -31,6 +33,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_for
 from coterie.run.experiment import Experiment
 from coterie.run.files import seed_suffix
+from coterie.sites.allowed import Allowed
 from coterie.sites.approval import Approved
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD, Paired, fits_boosted_at_sites
@@ -42,6 +45,7 @@ from coterie.sites.price import check_epsilon, price_in_words
 from coterie.sites.settings import SiteSettings, short
 from coterie.sites.tables import (
     left_out,
+    outputs_of_recipe,
     read_site,
     settings_of_file,
     table_options,
@@ -124,9 +128,7 @@ class _Size:
         )
         inputs, classes = len(recipe["features"]), len(recipe["label"]["classes"])
         form = LabelForm.of_recipe(recipe["label"])
-        outputs = 1 if classes in (0, 2) else classes
-        if form is not None:
-            outputs = form.outputs
+        outputs = outputs_of_recipe(recipe)
         module = build_for(form, experiment.build_model(), (inputs,), outputs)
         return cls(module, inputs, classes, len(table), numbers + FACTS)
 
@@ -167,6 +169,11 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
     yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
     yield f"predicts  {_label_words(options)}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
     yield f"rows      {_split_words(experiment)}"
+    if options.get("weights") is not None:
+        yield (
+            f"weights   rows count by {options['weights']}, divided by its mean here; it is no input, and of no row it leaves. Minima "
+            "are of effective rows, (sum w)^2 / sum w^2"
+        )
     for_each = "" if experiment.folds else " for each seed"
     sums = f"{STATISTICS} sums of each column of numbers{for_each}, "
     if options.get("bounds"):
@@ -182,22 +189,27 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         f"model     {model.pop('name')}{f' {model}' if model else ''}: {size.inputs} inputs from this site's columns, "
         f"{parameters} parameters"
     )
+    if run.down != FLOAT32:
+        yield "          the server sends each model in 16 bits a number, but for references (run.down)"
     of_each = "training" if experiment.folds else "seed"
     first_training = seed_suffix(*trainings(experiment)[0])
     for entry in experiment.methods:
         of_method = approved.pairs[f"{entry.label}-{first_training}"]
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
-        yield f"method    {entry.label}: {run.rounds} rounds{_training_words(getattr(method, 'local', None))}"
+        training = _training_words(getattr(method, "local", None), of_method.secure)
+        yield f"method    {entry.label}: {run.rounds} rounds{training}"
         yield from (
             f"          before it leaves, {_filter_words(step)}" for step in filters
         )
-        for declaration, owner in declarations(method).values():
+        for declaration, owner in of_method.of_method.values():
             kinds = declaration.task.kinds.items()
             fields = ", ".join(
                 _field_words(field, kind, filters, approved.secret)
                 for field, kind in kinds
             )
+            if of_method.is_summed(declaration.task.name):
+                fields += _sum_words(of_method, len(deployment.sites))
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
             asked_times = of_method.times(declaration.task.name) * deployment.runs
             yield (
@@ -273,6 +285,8 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
 def _label_words(options: Mapping[str, Any]) -> str:
     if options.get("exposure") is not None:
         return f"{options['label']}, counted per {options['exposure']}"
+    if options.get("ordered"):
+        return f"{options['label']}, whose classes have an order"
     if options.get("event") is None:
         return str(options["label"])
     since = f" from {options['entry']} on" if options.get("entry") else ""
@@ -302,9 +316,11 @@ def _result_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     )
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows{hidden}"
     rows = "all rows, each tested once a repeat" if experiment.folds else "test rows"
+    effective = "effective " if experiment.data.get("weights") else ""
     yield (
         f"at the end of {len(approved.comparisons)} differences between methods the mean, standard error and p value, over {rows}; "
-        f"the mean {', '.join(TOLD)} of each method{noise}; how many rows, and of the rarer class, from {settings.minimum_cell} on"
+        f"the mean {', '.join(TOLD)} of each method{noise}; how many {effective}rows, and of the rarer class, from "
+        f"{settings.minimum_cell} on"
     )
 
 
@@ -359,7 +375,15 @@ def _split_words(experiment: Experiment) -> str:
     )
 
 
-def _training_words(local: Any) -> str:
+def _sum_words(allowed: Allowed, sites: int) -> str:
+    """Say what the server sees of vectors that are summed behind masks."""
+    if allowed.secure is None:
+        return ""
+    fewest, curious = allowed.secure.survivors(sites), allowed.secure.curious
+    return f"; behind masks, so that the server sees the sum over {fewest} sites at least, among which {curious} may help it"
+
+
+def _training_words(local: Any, secure: SecureSums | None) -> str:
     if not isinstance(local, LocalSGD):
         return ""
     unit = type(local.steps).__name__.lower()
@@ -370,9 +394,12 @@ def _training_words(local: Any) -> str:
     noise = local.private
     if noise is None or noise.clip is None:
         return words
+    deviation, whose = noise.noise_multiplier * noise.clip, "their sum"
+    if secure is not None and secure.threshold is not None:
+        deviation, whose = deviation / math.sqrt(secure.threshold), "the site's sum"
     return (
-        f"{words}; the gradient of each row is cut to a length of {noise.clip:g}, and their sum gets noise of deviation "
-        f"{noise.noise_multiplier * noise.clip:.3g}, drawn under a key that stays here"
+        f"{words}; the gradient of each row is cut to a length of {noise.clip:g}, and {whose} gets noise of deviation "
+        f"{deviation:.3g}, drawn under a key that stays here"
     )
 
 
@@ -401,12 +428,15 @@ def _field_words(
         "gap": "a difference of losses",
         "stay": "a difference of losses",
         "choice": "which of the models it is sent fit best, by losses",
+        "words": "the sum of clipped gradients of its rows as integers with noise",
     }
     if kind == "own":
         return f"{field} (no number: its own model stays here)"
     meaning = [words[kind]] if kind in words else []
     if secret and kind in (*LOSSES, "choice"):
         meaning += [_BEHIND_NOISE]
-    elif filters and not any(kind in step.kinds for step in filters):
+    elif (
+        filters and kind != "words" and not any(kind in step.kinds for step in filters)
+    ):
         meaning += ["as it is, through no filter"]
     return f"{field} ({', '.join(meaning)})" if meaning else field

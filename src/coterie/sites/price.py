@@ -99,9 +99,13 @@ def squared_mu_of_update(filters: tuple[Filter, ...]) -> float:
 
 
 def squared_mu_of_training(
-    task: Task[Any], arguments: Mapping[str, Any]
+    allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any]
 ) -> float | None:
     """The square of the mu of an update that local training behind row noise makes; None for any other."""
+    if allowed.secure is not None and "words" in task.kinds.values():
+        # One step, of whose noise the curious know their own parts: mu is sqrt(t / (t - c)) / z.
+        unknown = arguments["noise"].noise_multiplier * allowed.secure.hidden_noise
+        return float(1 / unknown**2)
     local = arguments.get("local")
     if task.name not in ROW_SUMS or not isinstance(local, LocalSGD):
         return None
@@ -128,8 +132,8 @@ def events_of(
                 yield "number", told
             continue
         entries = _entries(task, field, arguments, layout)
-        if kind in VECTORS:
-            behind_rows = squared_mu_of_training(task, arguments) is not None
+        if kind in (*VECTORS, "words"):
+            behind_rows = squared_mu_of_training(allowed, task, arguments) is not None
             hidden = kind in noisy_kinds or (allowed.private and behind_rows)
             yield (
                 ("update", max(1, entries // max(1, layout.size)))
@@ -199,7 +203,7 @@ def _squared_mu_of_vector(
     allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any]
 ) -> float:
     """The square of the mu of one update, by its row noise or else by the filters of the plan."""
-    by_rows = squared_mu_of_training(task, arguments)
+    by_rows = squared_mu_of_training(allowed, task, arguments)
     return squared_mu_of_update(allowed.filters) if by_rows is None else by_rows
 
 

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from coterie.base.clients import Clients
+from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.base.hazards import MOST_INTERVALS
 from coterie.base.layers import feature_width
@@ -25,8 +26,13 @@ from coterie.base.rng import fork_generators
 from coterie.base.vector import Layout
 from coterie.compute.boosted import can_fit
 from coterie.compute.cohort import Shard
+from coterie.compute.discrete_gaussian import DrawWords
 from coterie.compute.workspace import Workspace
+from coterie.contract.down import BF16
+from coterie.contract.elsewhere import integers_of, masked_fields
 from coterie.contract.encoding import decode, encode
+from coterie.contract.fixed_point import whole_weights
+from coterie.contract.masks import SumTerms
 from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, to_json
@@ -39,7 +45,7 @@ from coterie.models import build_for, freeze
 from coterie.run.files import ALL
 from coterie.run.fit import share_validation
 from coterie.sites.allowed import Allowed, RefusedError, check_state
-from coterie.sites.approval import Approved, layers_fit
+from coterie.sites.approval import Approved, identity_beside, layers_fit
 from coterie.sites.comparisons import (
     baseline_of,
     fits_boosted_at_sites,
@@ -47,6 +53,7 @@ from coterie.sites.comparisons import (
     paired_errors,
 )
 from coterie.sites.descriptions import check_recipe, longest_head
+from coterie.sites.effective import batches_fit, count_labels, count_training_rows
 from coterie.sites.followup import (
     events_of,
     form_hash,
@@ -78,22 +85,28 @@ from coterie.sites.secret_noise import (
     KeyedVeil,
     SparingVeil,
     keyed_normal,
+    keyed_words,
     site_key,
     under_key,
 )
 from coterie.sites.settings import SiteSettings, matches, most_mu, short
+from coterie.sites.signed_sum import Identity, SignedClient, check_threshold
+from coterie.sites.sum_messages import pack, parse_weights, unpack
+from coterie.sites.sums import SiteSum, hash_of_words
 from coterie.sites.tables import (
     TABLE_TASKS,
     Facts,
     description_options,
     facts_of,
     fingerprint_of,
+    lacking,
     outputs_of_recipe,
     read_site,
     table_options,
 )
 from coterie.study.layout import trainings
 from coterie.study.rivals import wants_boosted
+from coterie.study.row_outcomes import mean_weight
 
 _BEGINNINGS = ("open", "encode", "prepare")
 _MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")
@@ -144,9 +157,12 @@ class SiteRows:
         self._account = Account(Path(settings.log))
         self._account.seal()
         self._price: Price | None = None
+        self._mean_weight = 1.0
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
+        self.identity: Identity | None = identity_beside(approved.path)
+        self._sum: SiteSum | None = None
 
     @property
     def _key(self) -> bytes:
@@ -166,13 +182,17 @@ class SiteRows:
             "encode": self._encode,
             "prepare": self._prepare,
             "task": self._task,
+            "sum": self._take_part,
             "undo": self._undo,
         }
         kind = message.get("do")
         if kind not in does:
             raise RefusedError(
-                "a site answers open, encode, prepare and task; this message is something else"
+                "a site answers open, encode, prepare, task and sum; this message is something else"
             )
+        if kind != "sum":
+            # What a sum was begun about must not change before it is masked.
+            self._sum = None
         if message.get("plan") != self.approved.hash:
             raise RefusedError(
                 "the server runs another plan than the one that this site has approved"
@@ -228,19 +248,19 @@ class SiteRows:
             seed=seed,
             split=self.experiment.split or None,
         )
-        missing = sorted(
-            set(self.approved.plan.deployment.columns) - set(table.columns)
-        )
+        missing = lacking(table, self.approved.plan.deployment.columns, self.options)
         if missing:
             raise RefusedError(
                 f"its file has no column {', '.join(missing)}, which the plan needs; add it"
             )
-        rows = len(table.parts["train"])
-        if rows < self.settings.minimum_rows:
+        rows, effective = len(table.parts["train"]), count_training_rows(table)
+        if effective < self.settings.minimum_rows:
             raise RefusedError(
                 f"it has fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
-        moments_fit(len(seeds), rows)
+        moments_fit(len(seeds), effective)
+        pairs, least_batch = self.approved.pairs.values(), self.settings.minimum_batch
+        batches_fit(table, pairs, least_batch)
         self._account.most_mu = most_mu(self.settings, len(table))
         least = self.settings.minimum_cell
         self.table, self.seed = table_withheld(table, self.options, least), seed
@@ -323,9 +343,9 @@ class SiteRows:
             run.merge_validation,
             contribution=run.contribution is not None,
         )
-        self._merge_fits(
-            clients.sizes("train")[self.name] - dealt.sizes("train")[self.name], sites
-        )
+        # Over all rows of the site, so that weights are on one scale whichever fold tests a row.
+        self._mean_weight = mean_weight(clients[0], clients.form)
+        self._merge_fits(dealt, clients, sites)
         clients = self._parts(clients, allowed)
         module = self._module(clients)
         layers_fit(module, message["pair"], allowed, self.settings)
@@ -337,7 +357,7 @@ class SiteRows:
             self.approved.pairs.values(),
             Layout.of(module),
             next(module.parameters()).shape[-1],
-            self.clients.sizes("train")[self.name],
+            count_labels(self.clients[0].train.labels, self.clients.form),
             events_of(self._open_table(), self.options),
         )
         state = {
@@ -387,8 +407,10 @@ class SiteRows:
     def _deal(self, clients: Clients, allowed: Allowed) -> Clients:
         """The client of this site as the fold of a training finds it. Raises `RefusedError` if too few rows would train, or test."""
         view = self.experiment.of_fold(clients, allowed.seed, allowed.fold)
-        tested = view.sizes("test")[self.name]
-        if view.sizes("train")[self.name] < self.settings.minimum_rows:
+        client, tested = view[0], 0
+        if client.test is not None:
+            tested = count_labels(client.test.labels, view.form)
+        if count_labels(client.train.labels, view.form) < self.settings.minimum_rows:
             raise RefusedError(
                 f"a fold leaves fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
             )
@@ -398,11 +420,18 @@ class SiteRows:
             )
         return view
 
-    def _merge_fits(self, rows: int, sites: tuple[str, ...]) -> None:
+    def _merge_fits(
+        self, dealt: Clients, merged: Clients, sites: tuple[str, ...]
+    ) -> None:
         """Raise `RefusedError` for few validation rows that one method trains on and another does not: losses of both tell theirs."""
-        if 0 < rows < max(
-            self.settings.minimum_batch, self.settings.minimum_cell
-        ) and any(
+        part = dealt[0].validation
+        number = len(merged[0].train) - len(dealt[0].train)
+        if part is None or not number:
+            return
+        # Some of the validation rows may be kept for contributions.
+        rows = count_labels(part.labels, dealt.form) * number // len(part)
+        least = max(self.settings.minimum_batch, self.settings.minimum_cell)
+        if rows < least and any(
             self.name in clients_keeping_validation(of.method, sites)
             for of in self.approved.pairs.values()
         ):
@@ -420,12 +449,13 @@ class SiteRows:
     def _module(self, clients: Clients) -> torch.nn.Module:
         """The model of the plan, before the server's numbers are in it."""
         inputs: Any = clients.train.inputs
+        recipe: Any = clients.recipe
         with fork_generators():
             module = build_for(
                 clients.form,
                 self.experiment.build_model(),
                 tuple(inputs.shape[1:]),
-                outputs_of_recipe(clients),
+                outputs_of_recipe(recipe),
             )
         freeze(module, self.experiment.model.get("freeze", []))
         return module
@@ -452,15 +482,14 @@ class SiteRows:
 
     # ---- tasks
 
-    def _task(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask_in(self, message: Mapping[str, Any]) -> Ask:
+        """The ask in a message, to whomever it is. Raises `RefusedError` for one of another form, or that the site does not run."""
         ask = message.get("ask")
         if not isinstance(ask, Ask):
             raise RefusedError("this message holds no task")
         # The fields of a decoded ask may be anything.
         if not isinstance(ask.context, Context) or not isinstance(ask.payload, Mapping):
             raise RefusedError("this message holds no task")
-        if ask.names != (self.name,):
-            raise RefusedError(f"the ask is not for {self.name!r}")
         where = {type(number) for number in astuple(ask.context)[:-1]}
         if (
             where != {int} or type(ask.context.label) is not str
@@ -468,6 +497,8 @@ class SiteRows:
             raise RefusedError(
                 "the ask says in another way than by numbers where in the run it stands"
             )
+        if type(ask.rounded) is not tuple or {*map(type, ask.rounded)} - {str}:
+            raise RefusedError("the ask does not name the fields that are rounded")
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
         self.about = {
@@ -477,6 +508,12 @@ class SiteRows:
                 if not _is_tensor(v)
             }
         }
+        return ask
+
+    def _task(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        ask = self._ask_in(message)
+        if ask.names != (self.name,):
+            raise RefusedError(f"the ask is not for {self.name!r}")
         if ask.task in {paired_errors.name, *(task.name for task in TABLE_TASKS)}:
             if (
                 ask.context.round != 0
@@ -485,6 +522,8 @@ class SiteRows:
                 raise RefusedError(
                     f"the approved plan asks {short(ask.task)!r} in no round, and with its own seeds alone"
                 )
+            if ask.rounded:
+                raise RefusedError(f"{short(ask.task)} holds no model")
             table = ask.task != paired_errors.name
             return {
                 "answer": self._statistics(ask)
@@ -494,6 +533,7 @@ class SiteRows:
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._rights_of(self.pair)
+        allowed.check_rounded(ask)
         limits, context = self._limits(self.shard), ask.context
         declaration = allowed.check(
             ask.task, ask.payload, limits, seed=context.seed, round=context.round
@@ -526,6 +566,137 @@ class SiteRows:
             raise
         self._save_memory(self.shard)
         return {"answer": answer}
+
+    # ---- sums behind masks
+
+    def _take_part(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one step of a sum. A step that fails ends the sum here: what it has drawn is forgotten."""
+        current, self._sum = self._sum, None
+        step = message.get("step")
+        try:
+            content = unpack(message.get("content"))
+            if step == "begin":
+                current = self._begin_sum(message, content)
+                self.about["peers"] = list(current.ask.names)
+                reply = {"content": pack(current.begin())}
+            elif current is None or step not in ("deal", "mask", "agree", "reveal"):
+                raise RefusedError("this site is in no sum of which that is a step")
+            elif step == "mask":
+                reply = self._mask(current, message, content)
+            else:
+                reply = {"content": pack(getattr(current, step)(content))}
+        except RefusedError:
+            raise
+        except InputError as error:  # about messages and names, and nothing of rows
+            raise RefusedError(str(error)) from error
+        self.about["step"] = step
+        if step == "reveal":
+            self.about["survivors"] = sorted(current.client.survivors)
+            return reply
+        self._sum = current
+        return reply
+
+    def _begin_sum(
+        self, message: Mapping[str, Any], content: Mapping[str, Any]
+    ) -> SiteSum:
+        """The site's part of the sum that a message asks. Raises `RefusedError` outside the plan."""
+        secure, identity = self.experiment.run.secure, self.identity
+        if secure is None:
+            raise RefusedError("the approved plan has no sums behind masks ([secure])")
+        if identity is None:
+            raise RefusedError(
+                "its settings lie in no kit, so it has no key to sign with; [secure] needs the kits of coterie deploy"
+            )
+        ask, shard = self._ask_in(message), self.shard
+        if shard is None:
+            raise RefusedError("the model was not sent yet")
+        names, sites = ask.names, self.approved.plan.deployment.sites
+        if self.name not in names or list(names) != sorted({*names} & {*sites}):
+            raise RefusedError("a sum is among sites of the approved plan, in order")
+        allowed, own = self._rights_of(self.pair), ask.to((self.name,))
+        limits, context = self._limits(shard), ask.context
+        allowed.check_rounded(own)
+        allowed.check(
+            ask.task,
+            own.payload,
+            limits,
+            seed=context.seed,
+            round=context.round,
+            masked=True,
+        )
+        self._undo(message)
+        weights = whole_weights(parse_weights(content.get("weights"), names))
+        threshold = secure.survivors(len(names))
+        check_threshold(threshold, len(names), secure.curious)
+        terms = SumTerms(self._context_of(ask), weights, threshold)
+        place = Place(self.approved.hash, self.pair, ask.task, context.round)
+        # Whatever the site remembers: another answer to the same is masked no second time.
+        request = self._under_key(self._hash(own, own.payload, ""))
+        client = SignedClient(self.name, terms, identity)
+        return SiteSum(ask, place, request, client, self._account)
+
+    def _context_of(self, ask: Ask) -> bytes:
+        """The hash of all that the parties of a sum are asked: plan, recipe, model, payload of each, peers, number of the ask."""
+        asked = {
+            "prepared": self._prepared,
+            "task": ask.task,
+            "names": ask.names,
+            "where": astuple(ask.context),
+            "rounded": ask.rounded,
+            **{f"payload/{k}": v for k, v in ask.payload.items()},
+        }
+        return hashlib.sha256(encode(asked)).digest()
+
+    def _mask(
+        self, current: SiteSum, message: Mapping[str, Any], content: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The site's integers behind masks, counted and noted before they leave, and the fields beside them."""
+        shard, secure = self.shard, self.experiment.run.secure
+        if shard is None or secure is None:  # a message has taken it away since
+            raise RefusedError("the model was not sent yet")
+        allowed, limits = self._rights_of(self.pair), self._limits(shard)
+        ask = self._own.fill(current.ask.to((self.name,)))
+        shard.begin(ask)
+        declaration = allowed.tasks[ask.task][0]
+        runs = self.approved.plan.deployment.runs
+        budget = declaration.most_models(limits.clients) * runs
+        asked = _Asked(current.place, (current.request,), budget)
+        self._reserve(asked)
+        ask = replace(
+            ask, filters=under_key(allowed.filters, self._key, asked.requests)
+        )
+        self._last = (message["serial"], ask.context)
+        shard.workspace.secret_words = self._words_for(current.request)
+        answer = self._speakable(shard.answer(ask), ask, shard.clients)
+        shard.workspace.secret_words = None
+        answer = self._own.keep(answer, ask, self.pair, allowed, shard)
+        if answer.failed:
+            raise RefusedError(answer.failed[self.name])
+        (block,) = answer.blocks
+        hidden = masked_fields(ask.function)
+        vectors = {key: block.values[key][0] for key in hidden}
+        words = integers_of(ask.function, vectors, secure.clip, current.weight)
+        price = squared_mu(allowed, ask.function, ask.arguments, shard.workspace.layout)
+        try:
+            told = Told(len(words), price)
+            replies = {current.request: hash_of_words(words)}
+            self._account.settle(current.place, replies, told, budget)
+            masked = current.mask(words, content)
+        except InputError:
+            shard.take_back(ask.context)
+            raise
+        self._save_memory(shard)
+        beside = {k: v for k, v in block.values.items() if k not in hidden}
+        answer = replace(answer, blocks=(Block(block.names, beside),))
+        return {"answer": answer, "words": masked}
+
+    def _words_for(self, request: str) -> Callable[[bytes], DrawWords]:
+        """A source of noise for sums, which follows from key and request: the same is told again with the same noise."""
+
+        def source(step: bytes) -> DrawWords:
+            return keyed_words(self._key, request.encode() + step)
+
+        return source
 
     def _undo(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Forget what the last task has remembered, if its answer has not come to the server."""
@@ -642,6 +813,7 @@ class SiteRows:
             now,
             baseline=baseline_of(self.experiment),
             boosted=boosted,
+            mean_weight=self._mean_weight,
         )
 
     def _folder_of(self, message: Mapping[str, Any]) -> Path:
@@ -655,6 +827,9 @@ class SiteRows:
         """Return the largest dimensions that a payload may have."""
         layout, plan = shard.workspace.layout, self.approved.plan
         classes, sites = shard.workspace.classes, len(plan.deployment.sites)
+        down = None
+        if self._rights_of(self.pair).down == BF16:
+            down = torch.bfloat16
         return Limits(
             layout.size,
             layout.dim,
@@ -663,6 +838,7 @@ class SiteRows:
             layout.dtype,
             plan.experiment.run.rounds,
             feature_width(layout),
+            down,
         )
 
     def _reserve(self, asked: _Asked) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ from torch import Tensor
 from coterie.base.errors import InputError
 from coterie.base.files import write_atomically
 from coterie.base.metric_names import BOUNDS
+from coterie.compute.discrete_gaussian import DrawWords
 from coterie.compute.outcomes import RowError, student
 from coterie.compute.row_noise import FINENESS, to_grid
 from coterie.contract.filters import Filter, Passage
@@ -303,6 +305,19 @@ def keyed_normal(key: bytes, content: bytes, count: int) -> NDArray[np.float64]:
     """N(0, 1) [count] that follows from a site's key and some content: the same is told again with the same noise."""
     stream = hmac.new(key, b"row noise" + content, hashlib.sha256).digest()
     return _normal(stream, count)
+
+
+def keyed_words(key: bytes, content: bytes) -> DrawWords:
+    """Return a source of random words of 64 bits that follows from a site's key and some content; each word comes once."""
+    stream = hmac.new(key, b"noise of a sum" + content, hashlib.sha256).digest()
+    blocks = itertools.count()
+
+    def draw(count: int) -> NDArray[np.uint64]:
+        block = stream + next(blocks).to_bytes(8, "little")
+        digest = hashlib.shake_256(block).digest(8 * count)
+        return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+    return draw
 
 
 def _normal(stream: bytes, count: int) -> NDArray[np.float64]:

@@ -26,9 +26,11 @@ from coterie.base.vector import Layout
 from coterie.compute.cohort import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.data import Tables
+from coterie.contract.elsewhere import AskedSum
 from coterie.contract.encoding import encode
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
+from coterie.contract.masks import Words
 from coterie.contract.replies import Replies
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, ClientCost
@@ -37,6 +39,7 @@ from coterie.data.tables.description import TableDescription
 from coterie.data.tables.folder import server_rows
 from coterie.data.tables.recipe import Recipe, describe
 from coterie.sites.descriptions import longest_head
+from coterie.sites.remote_sum import RemoteSum
 from coterie.sites.replies import (
     FRAME,
     answer_of,
@@ -50,11 +53,14 @@ from coterie.sites.replies import (
     undraftable,
 )
 from coterie.sites.settings import short
+from coterie.sites.signed_sum import Identity
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
 
 T = TypeVar("T")
 PING_SECONDS = 5.0
 HASH_LENGTH = 64
+WORD_BYTES = 8
+"""Of a masked integer."""
 PATIENCE = 0.5
 """Seconds for which an ask waits for the pings of those that are gone."""
 
@@ -109,6 +115,8 @@ class Remote(Engine):
         barred: says why sites may not be asked, by name; it is called before each ask.
         revoked: returns the text of the authority's list of revoked certificates, which sites are sent before they read their rows; "":
             there is no authority.
+        authority: what the server knows of the sites' certificates, by which it leaves out of a sum behind masks whoever has none that
+            is valid; None: nothing.
         watch: called whenever an ask begins, or a reply to it comes.
 
     Attributes:
@@ -132,6 +140,7 @@ class Remote(Engine):
             [str, TableDescription, int], str
         ] = lambda site, description, seed: "",
         head: int | None = None,
+        authority: Identity | None = None,
     ) -> None:
         require(
             bool(link.names), "there is no site to ask; start the sites' clients first"
@@ -156,7 +165,7 @@ class Remote(Engine):
             barred,
             differs,
         )
-        self._revoked = revoked
+        self._revoked, self._authority = revoked, authority
         self._described: dict[str, TableDescription] = {}
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
@@ -460,6 +469,25 @@ class Remote(Engine):
         return replace(
             Answer.join(answers), costs=tuple(reply.cost for reply in replies.values())
         )
+
+    def sum_elsewhere(self, asked: AskedSum) -> Words:
+        """Let the sites add their vectors behind masks; as of `Engine`."""
+        ask = asked.ask
+        context = ask.context
+        most = FRAME + asked.width * WORD_BYTES + most_bytes(ask, self.layout)
+
+        def send(
+            step: str, messages: Mapping[str, Mapping[str, Any]]
+        ) -> dict[str, _Reply]:
+            about = f"{short(ask.task)}, {step}"
+            status = Status(context.round, context.ask, about, tuple(messages), ())
+            steps = {
+                name: {"do": "sum", "step": step, **message}
+                for name, message in messages.items()
+            }
+            return self._send(steps, status, most)
+
+        return RemoteSum(asked, send, self._authority).run()
 
     def save_memory(self) -> dict[str, Tensor]:
         """Return what the server remembers; what a client does stays at its site, which keeps it for a resumed run."""

@@ -37,7 +37,7 @@ class SiteSettings:
         label: the column that may be predicted; default: whichever the approved plan names.
         minimum_rows: with fewer training rows the site refuses every request but the first, which finds that out.
         minimum_cell: a part, a class, a category or a column with fewer rows than this is not spoken of: its metrics are undefined,
-            its name and sums stay at the site.
+            its name and sums stay at the site. Where rows have weights, minima count effective rows (`sites.effective`).
         minimum_batch: a gradient, a loss or a step of training that rests on fewer rows is refused.
         largest_layer: units of the widest layer that a plan's model may have (its last layer is one) where updates leave without
             secret noise; in them a dishonest server finds rows, the more the wider the layer. 0 refuses all such plans.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 
 from coterie.base.clients import PARTS, Client, Clients
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.label_form import LabelForm
+from coterie.base.label_form import LabelForm, with_weights
 from coterie.base.rows import Part
 from coterie.config.data import EVERY_FILE, Split, Tables
 from coterie.config.schema import build, options_of
@@ -32,9 +32,7 @@ TABLE_TASKS = (describe, moments, count_events, sum_followup, sum_counts)
 """Tasks about a site's table; all others are about its encoded rows."""
 
 _ALLOWED = tuple(
-    option.name
-    for option in options_of(Tables)
-    if option.name not in ("arrays", "weights", "ordered")
+    option.name for option in options_of(Tables) if option.name != "arrays"
 )
 
 
@@ -64,14 +62,6 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("event") is not None:
         # Of time to event the label is the column that says whether it happened.
         options.setdefault("label", options["event"])
-    if options.get("weights") is not None:
-        raise InputError(
-            "[data] weights: rows at sites count alike, since minima are of rows; leave weights out, or compare tables in one place"
-        )
-    if options.get("ordered"):
-        raise InputError(
-            "[data] ordered: at sites classes have no order; leave ordered out, or compare tables in one place"
-        )
     for key in options:
         if key not in _ALLOWED:
             raise InputError(
@@ -112,9 +102,12 @@ def left_out(options: Mapping[str, Any]) -> set[str]:
 def settings_of_file(settings: Tables, table: Table, site: str) -> Tables:
     """Return `settings` as they are about one site's file alone: without columns and files of other sites."""
     fitted = fit_to(settings, {site: table})
+    # Of all classes a site may have two, between which there is no order to speak of.
+    values = set(table.columns[str(fitted.label)].levels[0])
     return replace(
         fitted,
         rename={},
+        ordered=fitted.ordered and len(values) > 2,
         drop={
             EVERY_FILE: tuple(c for c in fitted.columns_to_drop() if c in table.columns)
         },
@@ -147,6 +140,23 @@ def read_site(
     return ready[name], notes
 
 
+def lacking(
+    table: Table, columns: Iterable[str], options: Mapping[str, Any]
+) -> list[str]:
+    """Return which columns that a plan needs a table lacks. Those that are no input were there, or it could not have been read."""
+    settings = table_settings(options)
+    of_rows = {
+        settings.time,
+        settings.entry,
+        settings.exposure,
+        settings.weights,
+        settings.group,
+        settings.split_column,
+        settings.split_time,
+    }
+    return sorted(set(columns) - set(table.columns) - of_rows)
+
+
 @dataclass(frozen=True)
 class Facts:
     """Facts that the server knows about the rows of one site.
@@ -165,7 +175,8 @@ class Facts:
 
 def facts_of(clients: Clients, name: str, fingerprint: str) -> Facts:
     """The facts about one client, whose rows have this fingerprint."""
-    labels = [part.labels for _, part in clients[name].parts()]
+    form = clients.form
+    labels = [form.unweighted(part.labels) for _, part in clients[name].parts()]
     counted = not labels[0].is_floating_point()
     return Facts(
         {key: clients.sizes(key)[name] for key in PARTS},
@@ -181,7 +192,7 @@ def fingerprint_of(table: Table) -> str:
     for name, column in table.columns.items():
         cells = column.value_names if column.numbers is None else column.numbers
         digest.update(repr((name, column.kind, cells.tolist())).encode())
-    for values in (table.followup, table.exposure):
+    for values in (table.followup, table.exposure, table.weights):
         if values is not None:
             digest.update(repr(values.tolist()).encode())
     for part, rows in sorted(table.parts.items()):
@@ -189,12 +200,16 @@ def fingerprint_of(table: Table) -> str:
     return digest.hexdigest()
 
 
-def outputs_of_recipe(clients: Clients) -> int:
-    """Return the outputs of a model of these clients by what their recipe says of the label, whichever of its classes occur here."""
-    if clients.form.has_loss:
-        return clients.form.outputs
-    classes = len(clients.classes)
-    return 1 if classes in (0, 2) else classes
+def outputs_of_recipe(recipe: Recipe) -> int:
+    """Return the outputs of a model by what a recipe says of the label, whichever of its classes occur here."""
+    label = recipe["label"]
+    form = LabelForm.of_recipe(label)
+    if form is not None and form.has_loss:
+        return form.outputs
+    classes = len(label["classes"])
+    if classes in (0, 2):
+        return 1
+    return classes
 
 
 class RemoteClients(Clients):
@@ -218,10 +233,12 @@ class RemoteClients(Clients):
         )
         labels = torch.tensor([lowest, highest]) if classes else torch.zeros(2)
         form = LabelForm.of_recipe(recipe["label"])
-        if form is not None:
+        if form is not None and form.has_loss:
             # Two rows of the form that the labels at sites have: no event, and one.
             rows = {"hazards": [[0.0, 1, 0], [0, 1, 1]], "count": [[0.0, 1], [1, 1]]}
             labels = torch.tensor(rows[form.kind])
+        if form is not None and form.weighted:
+            labels = with_weights(labels, torch.ones(2))
         part = Part(torch.zeros(2, len(recipe["features"])), labels)
         clients = [Client(n, part) for n in facts]
         super().__init__(

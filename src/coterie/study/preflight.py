@@ -15,7 +15,12 @@ from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.cures import Advice
 from coterie.base.errors import InputError
-from coterie.base.metric_names import DEFAULT_METRICS, OF_COUNTS, OF_HAZARDS
+from coterie.base.metric_names import (
+    DEFAULT_METRICS,
+    OF_COUNTS,
+    OF_HAZARDS,
+    OF_ORDERED,
+)
 from coterie.base.vector import Layout, copy_model
 from coterie.compute.bounded_slopes import require_bounded
 from coterie.compute.linear import require_linear
@@ -39,6 +44,7 @@ from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
 from coterie.run.provenance import describe_run
 from coterie.run.result import Run
+from coterie.run.rounded_models import down_of_run
 from coterie.run.secure_methods import check_participants
 from coterie.study.layout import Pair, median_rounds
 
@@ -82,6 +88,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         start_from(module, init)
     workspace = Workspace(module, run.row_loss(clients), clients[0])
     for entry in experiment.methods:
+        down_of_run(experiment.build_method(entry), run, workspace.layout)
         if entry.personalise is not None:
             if not entry.personalise.chooses:
                 require_linear(workspace.model, workspace.loss, entry.label)
@@ -172,7 +179,11 @@ def metric_names(experiment: Experiment) -> tuple[str, ...]:
         return names
     if experiment.data.get("event") is not None:
         return names + OF_HAZARDS
-    return names + OF_COUNTS if experiment.data.get("exposure") is not None else names
+    if experiment.data.get("exposure") is not None:
+        return names + OF_COUNTS
+    if experiment.data.get("ordered"):
+        return names + OF_ORDERED
+    return names
 
 
 def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:

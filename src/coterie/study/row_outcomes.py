@@ -36,7 +36,7 @@ from torch.nn import functional as F
 
 from coterie.base.clients import Client, Clients
 from coterie.base.files import write_tensors
-from coterie.base.label_form import with_weights
+from coterie.base.label_form import LabelForm, with_weights
 from coterie.base.loss import IGNORED, Kind, RowLoss
 from coterie.base.rng import Rng
 from coterie.base.rows import LabelScale, Part, Rows, tensors_by_name
@@ -97,7 +97,7 @@ def outcomes(
             trained_parts.append(held_out)
             held_out = None
         labels = torch.cat([part.labels for part in trained_parts])
-        mean_weight = _mean_weight(workspace, client)
+        scale_of_weights = mean_weight(client, workspace.loss.weighted)
         with _noise_of_evaluation(workspace, run, name):
             columns_of_client = of_rows(workspace, client, labels, clients.label_scale)
             if boosted:
@@ -110,7 +110,10 @@ def outcomes(
                 threshold = _threshold(workspace, held_out)
             thresholds.append(threshold)
         if "weights" in columns_of_client:
-            columns_of_client["weights"] /= mean_weight
+            # Not in place: these are the client's own numbers.
+            columns_of_client["weights"] = (
+                columns_of_client["weights"] / scale_of_weights
+            )
         for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
     for key in ("patients", "boosted_loss"):
@@ -122,10 +125,15 @@ def outcomes(
     return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
 
 
-def _mean_weight(workspace: Workspace, client: Client) -> float:
-    """The mean weight of all rows of a client, so that a row counts alike whichever fold tests it; 1 without weights."""
+def mean_weight(client: Client, form: LabelForm | None) -> float:
+    """Return the mean weight of all rows of a client, so that a row counts alike whichever fold tests it; 1 without weights.
+
+    Args:
+        client: The client.
+        form: Of its labels; None: rows have no weights.
+    """
     stored = torch.cat([part.labels for _, part in client.parts()])
-    weights = workspace.loss.weights(stored)
+    weights = None if form is None else form.weights(stored)
     return 1.0 if weights is None else float(weights.mean())
 
 

@@ -132,8 +132,12 @@ class _Trees:
         else:
             kind = HistGradientBoostingRegressor
         weights = form.weights(part.labels)
+        shares = None
+        if weights is not None:
+            # In which unit rows weigh means nothing.
+            shares = (weights / weights.mean()).numpy()
         self._model = kind(early_stopping=False, random_state=seed).fit(
-            inputs, labels, sample_weight=None if weights is None else weights.numpy()
+            inputs, labels, sample_weight=shares
         )
 
     def metrics(

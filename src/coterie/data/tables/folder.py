@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -248,30 +249,9 @@ def deal_table(
         if strata is not None:
             labels = np.unique(strata, return_inverse=True)[1]
 
-    def column(name: str) -> NDArray[Any]:
-        if name == label:
-            raise InputError(
-                f"[split] column = {name!r} is the label; name the column that says whose row it is"
-            )
-        for role in ("time", "entry", "exposure", "weights"):
-            if name == getattr(settings, role):
-                raise InputError(
-                    f"[split] column and {role} are both {name!r}; name the column that says whose row it is"
-                )
-        if name not in ready.columns:
-            raise InputError(
-                f"{sheet.source} has no column {name!r}; {nearest(name, ready.columns)}"
-            )
-        values = ready.columns[name].value_names
-        for group in variants(str(value) for value in values if value is not None):
-            raise InputError(
-                f"{sheet.source}: [split] column {name!r} has {' and '.join(map(repr, group))}: one client or {len(group)}? Write it "
-                "the same way in all rows, or other names"
-            )
-        return values
-
     if labels is None:
         labels = np.zeros(len(ready))
+    column = partial(_column_of_clients, sheet.source, ready, settings)
     dealt = deal(rule, labels, seed=seed, column=column)
     numbers = ready.numbers_in_source()
     rows = {name: numbers[index] for name, index in dealt.clients.items()}
@@ -279,6 +259,33 @@ def deal_table(
     readings = {name: reading_of(settings, name) for name in rows}
     tables = sheet.parts(rows, readings, dealt.columns)
     return tables, (*whole.notes, *notes, *dealt.notes)
+
+
+def _column_of_clients(
+    source: str, table: Table, settings: Tables, name: str
+) -> NDArray[Any]:
+    """The values of the column that says whose row it is. Raises `InputError` if it has another role, is not there or misspelled."""
+    if name == settings.label:
+        raise InputError(
+            f"[split] column = {name!r} is the label; name the column that says whose row it is"
+        )
+    for role in ("time", "entry", "exposure", "weights"):
+        if name == getattr(settings, role):
+            raise InputError(
+                f"[split] column and {role} are both {name!r}; name the column that says whose row it is"
+            )
+    if name not in table.columns:
+        raise InputError(
+            f"{source} has no column {name!r}; {nearest(name, table.columns)}"
+        )
+    values = table.columns[name].value_names
+    for group in variants(str(value) for value in values if value is not None):
+        spellings = " and ".join(map(repr, group))
+        raise InputError(
+            f"{source}: [split] column {name!r} has {spellings}: one client or {len(group)}? Write it the same way in all rows, or "
+            "other names"
+        )
+    return values
 
 
 def rules_of_rows(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from coterie.base.files import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.sites.backend import Sites
 from coterie.sites.descriptions import difference, longest_head, parse_descriptions
+from coterie.sites.flare.authority import ROOT_CERTIFICATE
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.flare.gate import barred_sites
-from coterie.sites.flare.revocation import servers_list
+from coterie.sites.flare.identity import KitIdentity
+from coterie.sites.flare.revocation import REVOKED, servers_list
 from coterie.sites.flare.signature import sign_head
 from coterie.sites.log import Log
 from coterie.sites.server import Remote, Status
@@ -83,6 +85,7 @@ class Coordinator:
             revoked=lambda: _text_of_list(local),
             differs=differs,
             head=head,
+            authority=_authority(local),
             **options,
         )
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
@@ -161,6 +164,14 @@ class Coordinator:
 
     def _notify(self, event: Event) -> None:
         self._progress["event"] = list(event)
+
+
+def _authority(local: Path) -> KitIdentity | None:
+    """What the server's kit, whose folder `local` is given, knows of the sites' certificates; None in a simulation."""
+    startup = local.parent / "startup"
+    if not (startup / ROOT_CERTIFICATE).is_file():
+        return None
+    return KitIdentity(startup, local / REVOKED)
 
 
 def _text_of_list(local: Path) -> str:

@@ -1,10 +1,11 @@
-"""Signatures with RSA keys: the operator's under a plan, and the server's under the head of a site's log."""
+"""Signatures with RSA keys: the operator's under a plan, the server's under the head of a log, a site's under its part of a sum."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ def sign_plan(plan_file: Path, kit: Path) -> Path:
         raise InputError(
             f"{kit} has no key of the operator; make the kits with: coterie deploy {plan_file}"
         )
-    signed = _sign(
+    signed = sign_with(
         _PLAN + plan_file.read_bytes(), startup / "client.key", startup / "client.crt"
     )
     write_atomically(file, lambda p: p.write_text(json.dumps(signed), encoding="utf-8"))
@@ -63,7 +64,7 @@ def check_plan(
         )
     try:
         signed, now = json.loads(signature), datetime.now(UTC)
-        _verify(_PLAN + content, signed, operator, startup, now)
+        verify(_PLAN + content, signed, operator, startup, now)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"{file} is not a signature of {operator} under this plan ({error}); {cure}"
@@ -71,7 +72,8 @@ def check_plan(
     return f"by {operator}, whom the authority of this kit knows"
 
 
-def _sign(content: bytes, key: Path, certificate: Path) -> dict[str, str]:
+def sign_with(content: bytes, key: Path, certificate: Path) -> dict[str, str]:
+    """Return the signature of bytes with the private key in a file, and the certificate in another."""
     return {
         "signature": sign_bytes(content, key),
         "certificate": certificate.read_text(encoding="utf-8"),
@@ -118,7 +120,7 @@ def sign_head(site: str, head: str, startup: Path) -> dict[str, str]:
         "site": site,
         "head": head,
         "signed": time,
-        **_sign(content, startup / "server.key", startup / "server.crt"),
+        **sign_with(content, startup / "server.key", startup / "server.crt"),
     }
 
 
@@ -130,7 +132,7 @@ def check_head(entry: dict[str, str], server: str, startup: Path) -> None:
     try:
         content = _head_content(entry["site"], entry["head"], entry["signed"])
         time = datetime.fromisoformat(entry["signed"])
-        _verify(content, entry, server, startup, time)
+        verify(content, entry, server, startup, time)
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(
             f"a head of the log is not signed by {server} ({error}); somebody has changed the file"
@@ -141,8 +143,8 @@ def _head_content(site: str, head: str, time: str) -> bytes:
     return _HEAD + hashlib.sha256(json.dumps([site, head, time]).encode()).digest()
 
 
-def _verify(
-    content: bytes, signed: dict[str, str], name: str, startup: Path, time: datetime
+def verify(
+    content: bytes, signed: Mapping[str, str], name: str, startup: Path, time: datetime
 ) -> None:
     """Raise `ValueError` unless somebody of this name, with a certificate of the kit's authority, signed these bytes.
 
