@@ -10,6 +10,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +37,12 @@ SPREAD, BIASES = 0.3, 0.7
 
 
 class Way(NamedTuple):
-    """How a shared model is made and used: what each site does at home, and whether noise is in masked sums alone."""
+    """How a shared model is made and used: what each site does at home, whether noise is in masked sums alone, and by which method."""
 
     title: str
     home: Mapping[str, Any] | None = None
     masked: bool = False
+    bounded: bool = False
 
     @property
     def merges(self) -> bool:
@@ -53,6 +55,8 @@ WAYS = (
     Way(", bias at home", BIAS),
     Way(", pooled at home", POOL),
     Way(", pooled at home, masked sums", POOL, masked=True),
+    Way(", fixed effects", bounded=True),
+    Way(", fixed effects, pooled at home", POOL, bounded=True),
 )
 
 
@@ -148,6 +152,14 @@ def method_of(epsilon: float, rows: int, hidden: float = 1.0) -> ct.FedAvg:
     return ct.FedAvg(local=local)
 
 
+def bounded_of(epsilon: float, rows: int) -> ct.FixedEffects:
+    """Fixed effects behind the noise of one epsilon, in an event for products of rows and one for each round; arguments as above."""
+    noise = ct.RowNoise.of_epsilon(
+        epsilon, delta=usual_delta(rows), steps=1 + ROUNDS, clip=CLIP
+    )
+    return ct.FixedEffects(private=noise)
+
+
 def gains(setting: Setting, seed: int) -> dict[tuple[str, str, float], float]:
     """Return the gains of one seed by client (each hospital, or "all"), title of the way, and epsilon."""
     clients = clients_of(setting, seed)
@@ -159,7 +171,9 @@ def gains(setting: Setting, seed: int) -> dict[tuple[str, str, float], float]:
             continue
         hidden = secure_sums(len(clients)).hidden_noise if way.masked else 1.0
         for epsilon in EPSILONS:
-            method = method_of(epsilon, rows, hidden)
+            method: ct.Method = method_of(epsilon, rows, hidden)
+            if way.bounded:
+                method = bounded_of(epsilon, rows)
             shared = losses(method, clients, seed, way)
             differences = {name: alone[name] - shared[name] for name in alone}
             result["all", way.title, epsilon] = statistics.mean(differences.values())
@@ -177,12 +191,16 @@ def half_width(values: list[float]) -> float:
     return float(stdtrit(len(values) - 1, 0.975)) * error
 
 
-def table(seeds: int) -> Iterator[str]:
-    """Yield the rows of the page's table."""
-    for setting in SETTINGS:
+def table(seeds: int, jobs: int) -> Iterator[str]:
+    """Yield the rows of the page's table; so many processes compute it."""
+    settings = [setting for setting in SETTINGS for _ in range(seeds)]
+    numbers = [seed for _ in SETTINGS for seed in range(seeds)]
+    with ProcessPoolExecutor(jobs, initializer=_one_thread) as pool:
+        measured = list(pool.map(gains, settings, numbers))
+    for number, setting in enumerate(SETTINGS):
         by_place: dict[tuple[str, str, float], list[float]] = {}
-        for seed in range(seeds):
-            for place, gap in gains(setting, seed).items():
+        for of_seed in measured[number * seeds : (number + 1) * seeds]:
+            for place, gap in of_seed.items():
                 by_place.setdefault(place, []).append(gap)
         for name, title in dict.fromkeys((key[0], key[1]) for key in by_place):
             cells = []
@@ -191,13 +209,17 @@ def table(seeds: int) -> Iterator[str]:
                 cells.append(
                     f"{statistics.mean(values):+.3f} ± {half_width(values):.3f}"
                 )
-            place = setting.title if name == "all" else name
-            yield f"| {place}{title} | {' | '.join(cells)} |"
+            called = setting.title if name == "all" else name
+            yield f"| {called}{title} | {' | '.join(cells)} |"
 
 
-def page(seeds: int) -> str:
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def page(seeds: int, jobs: int) -> str:
     """Return the page, whose numbers are measured now."""
-    rows = list(table(seeds))
+    rows = list(table(seeds, jobs))
     heads = " | ".join(f"{epsilon:g}" for epsilon in EPSILONS)
     return "\n".join(
         [
@@ -217,7 +239,8 @@ def page(seeds: int) -> str:
             "hospitals' columns is not covered by epsilon. A bias is tuned at home, where nothing is told of it, on a fifth of",
             "the rows, which are then kept from training. Pooled at home (`fedavg+pool`), slopes are drawn to the shared ones",
             "as far as a site's own rows say. In masked sums (`[secure]`) two thirds of the sites make the noise of a sum, one",
-            "of whom may be curious.",
+            "of whom may be curious. Fixed effects share slopes by steps under a noisy bound of the curvature, and each site",
+            "chooses its intercept at home.",
             "",
             "`make privacy` writes this page.",
             "",
@@ -229,10 +252,10 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=PAGE)
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    text = page(args.seeds)
+    text = page(args.seeds, args.jobs)
     write_atomically(args.out, lambda p: p.write_text(text, encoding="utf-8"))
 
 

@@ -17,6 +17,10 @@ it was sent, and tells value, gradient and curvature with that intercept elimina
 likelihood is lower is halved. 3 to 6 rounds come to 1e-8; later ones change nothing. Each client is served its own intercept, a
 hospital outside the mean of them.
 
+Behind row noise (`private`) the steps are those of a fixed bound of the curvature, and nothing but noisy sums over rows of limited
+length is told (`coterie.compute.bounded_slopes`): once products, then gradients in each round. Intercepts are columns that only one
+client fills, and each is chosen anew at home for the slopes that are served.
+
 Differences from the paper: the ridge; `ridge = 0` frees slopes and intercepts. A regression has the log likelihood of variance 1, that
 of its stored labels, which vary by 1 over all clients.
 
@@ -32,12 +36,14 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from coterie.base.errors import InputError
 from coterie.base.rng import Rng
+from coterie.compute import bounded_slopes
 from coterie.compute.cohort import Cohort
 from coterie.compute.linear import counts, linear_rows, require_linear, upper
 from coterie.compute.shared_slopes import (
@@ -48,7 +54,8 @@ from coterie.compute.shared_slopes import (
     start_at_zero,
 )
 from coterie.compute.tasks import OwnModel
-from coterie.config.rules import NOT_NEGATIVE
+from coterie.config.row_noise import ROW_NOISE, RowNoise
+from coterie.config.rules import NOT_NEGATIVE, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
@@ -104,11 +111,12 @@ def model_with_intercept(cohort: Cohort, *, x: OneModel, ridge: float) -> OwnMod
 
 
 @options
-class FixedEffects(Method[State]):
+class FixedEffects(Method[State | bounded_slopes.State]):
     """Fit shared slopes and an intercept of each client by Newton's method on sums.
 
     Attributes:
         ridge: >= 0, on the slopes and the sum of all losses; a twentieth of it is on intercepts. 0 frees both.
+        private: noise that hides each row, in one event for the products of rows and one for each round; None: there is none.
 
     >>> import coterie as ct, torch
     >>> x = torch.linspace(-1, 1, 40)[:, None]
@@ -119,6 +127,7 @@ class FixedEffects(Method[State]):
     """
 
     ridge: Annotated[float, NOT_NEGATIVE] = 1.0
+    private: Annotated[RowNoise | None, optional(ROW_NOISE)] = None
 
     participation = "own"
     linear_only = True
@@ -126,32 +135,59 @@ class FixedEffects(Method[State]):
     exempt: ClassVar[Mapping[str, str]] = {
         "diverges": "it is solved, without a learning rate"
     }
-    tasks = (asks(tell_profile, rounds=MOST_ROUNDS), model_with_intercept)
 
-    def init(self, x: Tensor, federation: Federation) -> State:
+    @property
+    def tasks(self) -> tuple[Any, ...]:
+        """Curvature and gradient with the intercept eliminated, or noisy sums over rows."""
+        if self.private is None:
+            return (asks(tell_profile, rounds=MOST_ROUNDS), model_with_intercept)
+        return (
+            asks(bounded_slopes.tell_products, rounds=1, noise=self.private),
+            asks(bounded_slopes.tell_row_gradients, noise=self.private),
+            model_with_intercept,
+        )
+
+    def init(self, x: Tensor, federation: Federation) -> State | bounded_slopes.State:
         """Start from slopes and intercepts of 0: where one starts does not matter to where one ends."""
         engine = federation.engine
         require_linear(engine.model, engine.loss, "fixed-effects")
+        if self.private is not None:
+            bounded_slopes.require_bounded(engine.loss)
+            return bounded_slopes.start_bounded(x, federation.layout)
         return start_at_zero(x, federation.layout)
 
     def round(
-        self, state: State, federation: Federation, rng: Rng
-    ) -> tuple[State, Log]:
-        """One Newton step of the slopes; nothing once they stand."""
+        self,
+        state: State | bounded_slopes.State,
+        federation: Federation,
+        rng: Rng,
+    ) -> tuple[State | bounded_slopes.State, Log]:
+        """One Newton step of the slopes, nothing once they stand; behind row noise one step under the bound."""
         ridge = float(self.ridge)
+        if isinstance(state, bounded_slopes.State):
+            if self.private is None:
+                raise InputError("these rounds began with private; set it again")
+            bounded = bounded_slopes.bounded_round(
+                state, federation, self.private, ridge, ridge / INTERCEPTS
+            )
+            return bounded, {}
         moved = newton_round(state, federation, tell_profile, ridge, ridge=ridge)
         return moved, {}
 
-    def finished(self, state: State) -> bool:
-        """Once the slopes stand."""
-        return state.done
+    def finished(self, state: State | bounded_slopes.State) -> bool:
+        """Once the slopes stand; never behind noise."""
+        return isinstance(state, State) and state.done
 
-    def models(self, state: State) -> Tensor:
+    def slope_variance(self, state: State | bounded_slopes.State) -> Tensor | None:
+        """The variance of the noise in the slopes; None without noise."""
+        return state.variance if isinstance(state, bounded_slopes.State) else None
+
+    def models(self, state: State | bounded_slopes.State) -> Tensor:
         """The slopes with the mean intercept."""
         return state.x
 
     def personalised(
-        self, state: State, federation: Federation
+        self, state: State | bounded_slopes.State, federation: Federation
     ) -> Mapping[str, Tensor | None]:
         """The slopes with each client's own intercept."""
         if state.rounds == 0:

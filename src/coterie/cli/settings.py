@@ -79,6 +79,10 @@ def _override_behind_noise(
         names = [*privacy_curve.METHODS]
         if _is_linear(tables, args):
             names.append(privacy_curve.POOLED)
+            # The loss of events has no bound, and weights depend on other rows.
+            unbounded = {"time", "event", "exposure", "weights"} & {*tables["data"]}
+            if not unbounded and "secure" not in tables:
+                names += privacy_curve.BOUNDED
         entries = _method_tables(",".join(names), presets)
     tables["methods"] = privacy_curve.spread_methods(entries, epsilons)
     tables.pop("tune", None)

@@ -306,6 +306,10 @@ class Method(ABC, Generic[S]):
         """Return True if later rounds change no model, so that these need not be evaluated again."""
         return False
 
+    def slope_variance(self, state: S) -> Tensor | None:
+        """Variance [D] of known noise in the slopes of a linear model, which pooling at home takes into account; None: none."""
+        return None
+
     def prior(self, state: S) -> Mapping[str, Any]:
         """What the clients share beside their models: tensors, texts and numbers by name, which are saved with the models."""
         return {}

@@ -48,7 +48,12 @@ from coterie.run.method_tables import (
     settings_of,
     unset_local,
 )
-from coterie.run.private_methods import check_rows_hidden, hide_rows, spent_by
+from coterie.run.private_methods import (
+    check_rows_hidden,
+    hide_rows,
+    noise_by_row,
+    spent_by,
+)
 from coterie.run.rounded_models import check_beside_down
 from coterie.run.secure_methods import check_rows_in_sums, check_sums_alone
 
@@ -200,10 +205,13 @@ class Experiment:
             if experiment.run.secure is not None:
                 check_sums_alone(method, f"{where}, method {entry.label!r}")
                 check_rows_in_sums(method, f"{where}, method {entry.label!r}")
-            local = getattr(method, "local", None)
-            if isinstance(local, LocalSGD) and local.private is not None:
+            has_row_noise = noise_by_row(method) is not None
+            if has_row_noise:
                 check_rows_hidden(method, entry.label, where)
             is_own_already = entry.name == "local" or method.linear_only
+            if entry.personalise and has_row_noise and method.linear_only:
+                # Its slopes are noisy, and what is drawn to them at home is another model.
+                is_own_already = entry.personalise.chooses
             if entry.personalise and is_own_already:
                 raise InputError(
                     f"{where}, method {entry.label!r}: {entry.name} gives each client a model of its own already; leave out personalise"
@@ -398,7 +406,7 @@ class Experiment:
             method = self.build_method(entry)
             if not method.is_reference:
                 epsilon = spent_by(
-                    method.local,
+                    method,
                     privacy.delta,
                     self.run.rounds,
                     self.told_numbers,

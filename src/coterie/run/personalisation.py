@@ -3,8 +3,8 @@
 The whole model, its last layer, or the bias of its last layer alone. Of a linear model `pool` draws each client's own slopes to those
 of its model (`solvers.pooling.draw_to`), without steps and without validation rows. All of it happens at home: nothing is told.
 
- For one logit the bias corrects how frequent the positive class
-is at a client and leaves the ranking of its rows, and so its AUC, as it is. Steps are plain gradient descent in eval mode, so that
+For one logit the bias corrects how frequent the positive class is at a client and leaves the ranking of its rows, and so its AUC,
+as it is. Steps are plain gradient descent in eval mode, so that
 neither dropout nor the statistics of batch norm move.
 """
 
@@ -24,6 +24,7 @@ from coterie.compute.linear import counts, linear_rows, require_linear
 from coterie.config.run import RunSettings, Tuning
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
+from coterie.contract.method import Method
 from coterie.contract.task import ModelOfEach, OwnModel, Size, task
 from coterie.contract.wire import PerClient
 from coterie.run.evaluation import Evaluator
@@ -72,14 +73,22 @@ class Drawn(NamedTuple):
 
 
 @task
-def pool_at_home(cohort: Cohort, *, x: ModelOfEach) -> Drawn:
-    """Each client's own linear model, whose slopes are drawn to those of its model in x [n, d] as far as its rows say."""
+def pool_at_home(
+    cohort: Cohort,
+    *,
+    x: ModelOfEach,
+    known: Tensor | None = None,
+) -> Drawn:
+    """Each client's own linear model, whose slopes are drawn to those of its model in x [n, d] as far as its rows say.
+
+    Noise of a known variance in these slopes [D] widens what they are drawn to.
+    """
     slopes, _ = counts(cohort.layout)
     models, variances = [], []
     for client in range(len(cohort.names)):
         rows = linear_rows(cohort, client)
         cohort.spent["row_gradients"] += len(rows.labels)
-        model, variance = draw_to(x[client, :slopes].cpu(), *rows)
+        model, variance = draw_to(x[client, :slopes].cpu(), *rows, known=known)
         models.append(model)
         variances.append(variance)
     return Drawn(
@@ -151,7 +160,10 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
         log["tuning_lr"] = tuned.by_client(tuned.lr)
         models.update(zip(tuned.clients, tuned.model, strict=True))
     else:
-        drawn = view.ask(names, pool_at_home, x=starts)
+        known = None
+        if isinstance(run.method, Method):
+            known = run.method.slope_variance(run.state)
+        drawn = view.ask(names, pool_at_home, x=starts, known=known)
         log["tuning_variance"] = drawn.by_client(drawn.variance)
         models.update(zip(drawn.clients, drawn.model, strict=True))
     evaluator, record = Evaluator(federation, attempt, settings.metrics), Record()

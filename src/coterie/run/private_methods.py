@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
 
+from coterie.algorithms.fixed_effects import FixedEffects
 from coterie.base.errors import InputError
 from coterie.base.privacy import epsilon_of
 from coterie.config.local import LocalSGD
 from coterie.config.privacy import Privacy
+from coterie.config.row_noise import RowNoise
 from coterie.config.secure import SecureSums
 from coterie.contract.requests import declarations
 
@@ -22,6 +24,12 @@ ROW_SUMS = (
     "coterie.algorithms.fedprox:proximal_update",
 )
 """Tasks whose update follows from steps of local training alone; beside it they tell how many rows there are, which is public."""
+BOUND_SUMS = (
+    "coterie.compute.bounded_slopes:tell_products",
+    "coterie.compute.bounded_slopes:tell_row_gradients",
+    "coterie.algorithms.fixed_effects:model_with_intercept",
+)
+"""Tasks of fixed effects behind row noise; the last one's model stays with the client."""
 
 
 def noisy_local(
@@ -66,6 +74,13 @@ def hide_rows(
         told: Numbers of evaluations that sites tell of a training.
         secure: How updates are summed behind masks; None: they come as they are.
     """
+    if isinstance(method, FixedEffects):
+        noise = privacy.row_noise(_events_of_bound(rounds) + told)
+        if method.private is None:
+            return replace(method, private=noise)
+        if method.private != noise and privacy.epsilon != math.inf:
+            raise InputError(_other_noise(where))
+        return method
     local = getattr(method, "local", None)
     if not (is_dataclass(method) and isinstance(local, LocalSGD)):
         raise InputError(
@@ -81,14 +96,35 @@ def hide_rows(
         changed: dict[str, Any] = {"local": noisy}
         return replace(cast("Any", method), **changed)
     if local.private != noisy.private and privacy.epsilon != math.inf:
-        raise InputError(
-            f"{where}: its private = ... is other noise than that of [privacy]; leave out one of them"
-        )
+        raise InputError(_other_noise(where))
     return method
 
 
+def _other_noise(where: str) -> str:
+    return f"{where}: its private = ... is other noise than that of [privacy]; leave out one of them"
+
+
+def _events_of_bound(rounds: int) -> int:
+    """Events of fixed effects: the products of rows, and the gradients of each round."""
+    return 1 + rounds
+
+
+def bound_noise(privacy: Privacy, rounds: int) -> RowNoise:
+    """Return the noise of fixed effects over so many rounds."""
+    return privacy.row_noise(_events_of_bound(rounds))
+
+
+def noise_by_row(method: Any) -> RowNoise | None:
+    """Return the noise that hides rows in what a method's clients tell; None: there is none."""
+    noise: RowNoise | None = getattr(method, "private", None)
+    local = getattr(method, "local", None)
+    if isinstance(local, LocalSGD):
+        noise = local.private
+    return noise
+
+
 def spent_by(
-    local: LocalSGD,
+    method: Any,
     delta: float,
     rounds: int,
     told: int = 0,
@@ -98,13 +134,17 @@ def spent_by(
 
     Under secure sums it is that towards the server and those clients that are curious.
     """
-    if local.private is None or not local.private.noise_multiplier:
+    noise = noise_by_row(method)
+    if noise is None or not noise.noise_multiplier:
         return math.inf
-    steps = float(max(1, rounds * local.steps.count))
+    if isinstance(method, FixedEffects):
+        steps = float(_events_of_bound(rounds))
+    else:
+        steps = float(max(1, rounds * method.local.steps.count))
     if secure is not None:
         steps /= secure.hidden_noise**2
     events = steps + told
-    return epsilon_of(math.sqrt(events) / local.private.noise_multiplier, delta)
+    return epsilon_of(math.sqrt(events) / noise.noise_multiplier, delta)
 
 
 def check_rows_hidden(method: Any, label: str, where: str) -> None:
@@ -112,7 +152,7 @@ def check_rows_hidden(method: Any, label: str, where: str) -> None:
     if method.is_reference:
         return
     told: Mapping[str, Any] = declarations(method)
-    other = next((name for name in told if name not in ROW_SUMS), None)
+    other = next((name for name in told if name not in (*ROW_SUMS, *BOUND_SUMS)), None)
     if other is not None:
         short = other.rpartition(".")[2]
         raise InputError(

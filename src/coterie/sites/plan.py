@@ -223,6 +223,11 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         raise InputError(
             f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
         )
+    for entry in experiment.methods:
+        if getattr(experiment.build_method(entry), "private", None) is not None:
+            raise InputError(
+                f"{path}: {entry.label} behind row noise is for one machine as yet; take fedavg, or leave out [privacy]"
+            )
     _check_filters(experiment, path)
     _check_privacy(experiment, path)
     _check_form(experiment, path)

@@ -198,6 +198,7 @@ def draw_to(
     family: Family,
     outputs: int,
     weights: Tensor | None = None,
+    known: Tensor | None = None,
 ) -> tuple[Tensor, float]:
     """The parameters [P] of one client whose slopes are drawn to given ones, as far as its own rows say, and by which variance.
 
@@ -211,6 +212,7 @@ def draw_to(
         family: see `glm.FAMILIES`.
         outputs: C.
         weights: of rows [n]; None: 1 each.
+        known: variance of noise in the given slopes [D], which is added to t; None: none is known.
 
     >>> from coterie.solvers.glm import FAMILIES
     >>> x = torch.linspace(-1, 1, 200, dtype=torch.float64)[:, None]
@@ -226,7 +228,10 @@ def draw_to(
         scale = 1 / noise(fit, len(labels))
 
     precision = own.expand(len(VARIANCES), -1).clone()
-    precision[:, : len(slopes)] = 1 / VARIANCES[:, None]
+    variances = VARIANCES[:, None]
+    if known is not None:
+        variances = variances + known
+    precision[:, : len(slopes)] = 1 / variances
     centre = torch.cat([slopes.double(), torch.zeros(outputs, dtype=torch.float64)])
     found = mode(
         inputs,

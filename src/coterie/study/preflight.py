@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie import models
+from coterie.algorithms.fixed_effects import FixedEffects
 from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.cures import Advice
@@ -21,6 +22,7 @@ from coterie.base.metric_names import (
     OF_ORDERED,
 )
 from coterie.base.vector import Layout, copy_model
+from coterie.compute.bounded_slopes import require_bounded
 from coterie.compute.linear import require_linear
 from coterie.compute.metrics import find_metrics
 from coterie.compute.ridge import find_linear
@@ -110,6 +112,8 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
         module = model_to_train(experiment, clients, 0)
         loss = Workspace(module, experiment.run.row_loss(clients), clients[0]).loss
         require_linear(module, loss, entry.label)
+        if isinstance(method, FixedEffects) and method.private is not None:
+            require_bounded(loss)
     answerable = clients.server is not None or not method.needs_server_rows
     if not answerable:
         raise InputError(

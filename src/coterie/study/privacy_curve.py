@@ -13,11 +13,13 @@ from coterie.config.schema import build, spell
 from coterie.config.secure import SecureSums
 from coterie.report.privacy import label_at
 from coterie.run.method_tables import label_of, override_local
-from coterie.run.private_methods import noisy_local
+from coterie.run.private_methods import bound_noise, noisy_local
 
 METHODS: tuple[str, ...] = ("local", "fedavg", "fedavg+bias")
 POOLED = "fedavg+pool"
 """A linear model also is pooled at home. Nothing is told of what happens there; a bias costs validation rows."""
+BOUNDED: tuple[str, ...] = ("fixed-effects", "fixed-effects+pool")
+"""Shared slopes with intercepts of clients, in the form that noise by row fits."""
 ROUNDS = 20
 LOCAL = {"lr": 1.0, "steps": 1, "batch_size": "all"}
 """One step a round: each step costs noise, and several between averages let clients drift apart."""
@@ -54,11 +56,12 @@ def spread_methods(
         if entry["name"] == "local":
             tables[0] = dict(entry)
             continue
-        local = {**entry.get("local", {}), **LOCAL}
-        tables += [
-            {**entry, "label": label_at(label_of(entry), epsilon), "local": local}
-            for epsilon in epsilons
-        ]
+        spread = dict(entry)
+        if entry["name"] != BOUNDED[0]:
+            spread["local"] = {**entry.get("local", {}), **LOCAL}
+        for epsilon in epsilons:
+            label = label_at(label_of(entry), epsilon)
+            tables.append({**spread, "label": label})
     return tables
 
 
@@ -75,8 +78,12 @@ def add_noise(tables: dict[str, Any], epsilons: Sequence[float]) -> None:
         epsilon = epsilons[number % len(epsilons)]
         where = f"method {entry['label']!r}"
         privacy = build(Privacy, {**settings, "epsilon": epsilon}, "[privacy]")
+        rounds = tables["run"]["rounds"]
+        if entry["name"] == BOUNDED[0]:
+            entry["private"] = spell(bound_noise(privacy, rounds))
+            continue
         local = build(
             LocalSGD, override_local(tables.get("local", {}), entry["local"]), where
         )
-        noisy = noisy_local(local, privacy, tables["run"]["rounds"], secure=secure_sums)
+        noisy = noisy_local(local, privacy, rounds, secure=secure_sums)
         entry["local"] = {**entry["local"], "private": spell(noisy.private)}
