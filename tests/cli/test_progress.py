@@ -43,3 +43,11 @@ def test_quiet_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None
     with Progress(quiet=True) as progress:
         progress.event(Event("fedavg", 0, "", 5, 5, 1, 1, 1.0, finished=True))
     assert capsys.readouterr().err == ""
+
+
+def test_the_time_left_is_said_while_something_is_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = lines(4, capsys)
+    says_time = [", 5 s left" in line for line in shown]
+    assert says_time == [True, True, True, False]
