@@ -263,7 +263,8 @@ def verdict_of(
         return Verdict("killed", "(did not end)")
     if status == 0:
         return Verdict("SURVIVED")
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
+    # The name of a case may have blanks.
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M)
     if crash_kills and failed:
         return Verdict("killed", failed[0])
     if status != 1 or not any("::" in name for name in failed):

@@ -40,6 +40,12 @@ FAILED tests/methods/test_mine.py::test_a[x] - assert 1.0 == 2.0
         (1, FAILED + "E   NameError: name 'x' is not defined", "BROKEN: NameError", ""),
         (
             1,
+            "FAILED tests/cli/test_mine.py::test_a[no command] - assert 1 == 2",
+            "killed",
+            "tests/cli/test_mine.py::test_a[no command]",
+        ),
+        (
+            1,
             FAILED + "E   TypeError: f() got an unexpected argument",
             "BROKEN: TypeError",
             "",

@@ -180,6 +180,19 @@ def test_a_method_by_name_has_the_settings_of_the_preset():
     assert method_table("fedavg", presets) == {"name": "fedavg"}
 
 
+def test_the_history_of_tuned_models_ends_with_their_summary():
+    problem = logistic()
+    run = fit(
+        ct.FedAvg(LOCAL), problem.clients, problem.model, 1, merge_validation=False
+    )
+    tuned = personalise(run, problem.clients, steps=(0, 1), lr=(0.1,))
+    told = [row for row in tuned.summary if row["split"] == "validation"]
+    assert told
+    for row in told:
+        found = tuned.history.select("loss", row["client"], "validation")
+        assert found == [(1, row["loss"])]
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_all_messages_are_encoded_where_that_is_asked(strict, monkeypatch):
     problem = logistic()
