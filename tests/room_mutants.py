@@ -43,6 +43,8 @@ HELD = ("cli", "compute", "report", "run")
 """Rooms in which at most one mutant of twenty may survive."""
 SECONDS = 40.0
 """CPU time that the tests of a mutant take together at most: some lines are reached by all tests."""
+READING = "::"
+"""Ends the context of what runs while a file of tests is read."""
 
 _FLIPPED = {
     ast.Lt: ast.GtE,
@@ -284,6 +286,18 @@ class Map:
             found += [Timed(*measured["tests"][number]) for number in numbers]
         return in_turn(found)
 
+    def beside(self, file: str) -> list[Timed]:
+        """All tests of those files of tests that reach a file of src/coterie, in the order in which they are to run."""
+        found = []
+        for measured in self.files.values():
+            if file in measured["lines"]:
+                found += [Timed(*test) for test in measured["tests"]]
+        return in_turn(found)
+
+    def breadth(self, test_file: str) -> int:
+        """How many lines of src/coterie the tests of a file run."""
+        return sum(map(len, self.files[test_file]["lines"].values()))
+
     def stale(self, root: Path = ROOT) -> list[str]:
         """Test files of the measured folders that have changed or come since."""
         folders = {Path(file).parent for file in self.files}
@@ -373,7 +387,9 @@ def known_files() -> dict[str, Any]:
 def _by_test_file(data: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
     """What coverage measured, whose contexts are names of tests, and of files for what a fixture ran.
 
-    A fixture may serve all tests of its file, so what it ran counts for all of them.
+    A fixture may serve all tests of its file, so what it ran counts for all of them. So does what ran as the file was
+    read, such as a parser for the parameters of its tests. Lines outside of functions then ran only because the file
+    was the first to import them.
     """
     measured: dict[str, Any] = {}
     numbers: dict[str, list[int]] = {}
@@ -383,20 +399,37 @@ def _by_test_file(data: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
         tests = measured.setdefault(file, fresh)["tests"]
         numbers[name] = [len(tests)]
         numbers.setdefault(file, []).append(len(tests))
+        numbers.setdefault(file + READING, []).append(len(tests))
         tests.append((name, round(took, 3)))
     for path in data.measured_files():
-        texts = Path(path).read_text().splitlines()
+        code = Path(path).read_text()
+        texts = code.splitlines()
+        within_functions = lines_of_functions(code)
         source = Path(path).relative_to(ROOT / SOURCE).as_posix()
         for line, contexts in data.contexts_by_lineno(path).items():
             # Code that a program makes may bear a file's name and lines that it has not.
             if line > len(texts):
                 continue
-            for context in filter(None, contexts):
+            for context in contexts:
+                is_import = context.endswith(READING) and line not in within_functions
+                # No test of a file may have run: all may be slow ones.
+                if is_import or context not in numbers:
+                    continue
                 of_file = measured[context.partition("::")[0]]["lines"]
                 of_source = of_file.setdefault(source, {})
                 known = of_source.setdefault(texts[line - 1].strip(), [])
                 known += [one for one in numbers[context] if one not in known]
     return measured
+
+
+def lines_of_functions(code: str) -> set[int]:
+    """The lines that run when a function is called."""
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            last = node.end_lineno or node.lineno
+            lines.update(range(node.body[0].lineno, last + 1))
+    return lines
 
 
 _TIMES: dict[str, float] = {}
@@ -409,6 +442,17 @@ def _switch(context: str) -> None:
         running = coverage.Coverage.current()
         if running is not None:
             running.switch_context(context)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: Any) -> Generator[None, Any, Any]:
+    """As a plugin of pytest: what runs while a file of tests is read belongs to the file."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    _switch(collector.nodeid + READING)
+    report = yield
+    _switch("")
+    return report
 
 
 def pytest_runtest_setup(item: Any) -> None:
@@ -441,8 +485,14 @@ def pytest_sessionfinish() -> None:
 
 
 def tests_of(mutant: RoomMutant, reach: Map) -> list[Timed]:
-    """The tests that are to notice a mutant: those of its line; where none runs it, of its function or else its file."""
+    """The tests that are to notice a mutant: those of its line; where none runs it, of its function.
+
+    Of a line outside of functions: all tests of the files that reach its file.
+    """
     code = (ROOT / SOURCE / mutant.file).read_text()
+    if mutant.place.line not in lines_of_functions(code):
+        # It runs once, as its file is imported, and tests that read a constant may run no line of that file.
+        return affordable(reach.beside(mutant.file), SECONDS)
     lines = [line.strip() for line in code.splitlines()]
     found = reach.reaching(mutant.file, {mutant.line})
     if not found:
@@ -464,17 +514,33 @@ def around(code: str, line: int) -> tuple[int, int]:
     return first, last
 
 
+def groups(tests: Sequence[Timed], reach: Map) -> list[list[Timed]]:
+    """The same tests: those of the file that reaches the fewest lines, those of the next three, and all others.
+
+    Tests of little are likely to be about the line of a mutant, and to read many files of tests takes longer than to run
+    one of them.
+    """
+    files = sorted({test.file for test in tests}, key=reach.breadth)
+    parts = (files[:1], files[1:4], files[4:])
+    return [[test for test in tests if test.file in part] for part in parts if part]
+
+
 def judge(tree: Tree, mutant: RoomMutant, reach: Map) -> Verdict:
     """Run the tests that reach a mutant, in a copy of the tree that has it."""
     tests = tests_of(mutant, reach)
     if not tests:
         return Verdict("SURVIVED", "(no test reaches it)")
     text = mutant.text(tree.folder)
-    expected = sum(test.seconds for test in tests)
-    names = [test.name for test in tests]
-    return tree.judge(
-        mutant.file, text, names, crash_kills=True, longest=120 + 10 * expected
-    )
+    for together in groups(tests, reach):
+        expected = sum(test.seconds for test in together)
+        names = [test.name for test in together]
+        longest = 300 + 20 * expected
+        verdict = tree.judge(
+            mutant.file, text, names, crash_kills=True, longest=longest
+        )
+        if verdict.word != "SURVIVED":
+            break
+    return verdict
 
 
 HEAD = ("room", "seed", "mutants", "killed", "mean the same", "survived")

@@ -70,7 +70,7 @@ class Sums(ThreeSites):
     def __init__(self, folder, kits, threshold=3, **more):
         super().__init__(folder, FEDAVG, NAMES, secure={"threshold": threshold}, **more)
         self.kits = kits
-        self.lost, self.steps = {}, []
+        self.lost, self.steps, self.garbled = {}, [], {}
         for name, rows in self.sites.items():
             rows.identity = kits[name]
             if "privacy" in more:
@@ -82,7 +82,10 @@ class Sums(ThreeSites):
             self.steps.append((name, values["step"]))
             if values["step"] in self.lost.get(name, ()):
                 raise ConnectionError("it is gone")
-        return serve_message(message, self.sites[name])[0]
+        reply = serve_message(message, self.sites[name])[0]
+        if name == "hungary" and values.get("step") in self.garbled:
+            return encode({**decode(reply), **self.garbled[values["step"]]})
+        return reply
 
     def restart(self, name):
         """Start a site's process anew, with the model that it had."""
@@ -225,6 +228,35 @@ def test_a_sum_that_was_opened_is_opened_over_no_others(tmp_path, kits):
         for name in survivors:
             with pytest.raises(InputError, match="opened before over cleveland"):
                 server.say(name, "reveal", content)
+
+
+GARBAGE = (
+    {"content": None},
+    {"content": torch.zeros(3)},
+    {"content": torch.full((4,), 255, dtype=torch.uint8)},
+    {"content": pack({})},
+    {"content": pack({"context": "zz", "sealed": [], "signature": 1, "seeds": "f"})},
+    {"content": pack({"context": ["0"], "survivors": {}, "sealing": "00"})},
+    {"words": torch.zeros(3, dtype=torch.int64)},
+    {"words": torch.zeros(11), "answer": None},
+    {"words": "0", "answer": "0"},
+)
+
+
+@pytest.mark.promise("replies as declared")
+def test_what_a_site_replies_otherwise_is_its_own_failure(tmp_path, kits):
+    """It is left out, and the others open their sum, with its integers where these had come before."""
+    sums = begun(tmp_path, kits, deploy={"runs": 100})
+    number = 0
+    for step in STEPS:
+        for garbage in GARBAGE:
+            if ("words" in garbage) is (step == "mask"):
+                number += 1
+                sums.garbled = {step: garbage}
+                average = sums.mean(sums.engine.x + number)
+                is_in = step in ("agree", "reveal")
+                assert ("hungary" in average.clients) is is_in
+                assert bool(torch.isfinite(average.delta).all())
 
 
 @pytest.mark.promise("secure sums")

@@ -107,6 +107,21 @@ def test_partners_are_forecast_from_the_rows_of_the_asked_split(coterie, tmp_pat
         assert rows == {"a": trained, "b": trained}
 
 
+def test_one_table_is_checked_as_the_split_deals_it(coterie, tmp_path):
+    head, *rows = [
+        "clinic,age,y",
+        *(f"clinic {i % 3},{i % 5}.5,{i % 2}" for i in range(36)),
+    ]
+    (tmp_path / "all.csv").write_text("\n".join([head, *rows]) + "\n")
+    command = ("check", "all.csv", "--label", "y", "--json")
+    ended = coterie(
+        *command, "--set", "split.kind=column", "--set", "split.column=clinic"
+    )
+    assert (ended.status, ended.err) == (0, "")
+    clients = json.loads(ended.out)["clients"]
+    assert clients == {"clinic 0": 12, "clinic 1": 12, "clinic 2": 12}
+
+
 @pytest.mark.parametrize("count", [8, 9])
 def test_up_to_eight_clients_have_a_column_of_divergences(count):
     names = [f"c{k}" for k in range(count)]

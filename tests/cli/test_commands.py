@@ -18,6 +18,7 @@ import torch
 from commands import HERE, ROOT, contents, environment
 from safetensors.torch import load_file
 
+import coterie as ct
 from coterie.config.registry import DATASETS, METHODS
 from coterie.run.model_files import load_model_file
 
@@ -144,6 +145,19 @@ def test_listings_name_everything(coterie):
     assert [row["name"] for row in json.loads(coterie("data", "--json").out)] == list(
         DATASETS
     )
+
+
+class Mine(ct.FedAvg):
+    """Do as FedAvg does."""
+
+
+def test_a_method_that_a_program_registers_is_listed(coterie, request):
+    ct.register("methods", "mine")(Mine)
+    request.addfinalizer(lambda: METHODS.__delitem__("mine"))
+    listed = json.loads(done(coterie("methods", "--json")).out)
+    assert [row["name"] for row in listed] == [*METHODS]
+    (mine,) = [row for row in listed if row["name"] == "mine"]
+    assert mine["summary"].lower().startswith("do as fedavg does")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.base.errors import InputError
+from coterie.cli.commands import COMMANDS as FUNCTIONS
 from coterie.cli.options import build_parser
 from coterie.sites.commands import _site_of
 
@@ -30,14 +31,19 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("words", PARSERS)
-def test_every_option_and_argument_is_explained(words):
-    unexplained = [
-        action.option_strings or action.dest
-        for action in PARSERS[words]._actions
-        if not isinstance(action, argparse._SubParsersAction) and not action.help
-    ]
+def test_every_option_and_argument_is_explained():
+    unexplained = []
+    for words, parser in PARSERS.items():
+        for action in parser._actions:
+            is_command = isinstance(action, argparse._SubParsersAction)
+            if not is_command and not action.help:
+                unexplained.append((words, action.option_strings or action.dest))
     assert unexplained == []
+
+
+def test_what_can_be_typed_is_what_can_be_run():
+    typed = {parser.get_default("command") for parser in COMMANDS.values()}
+    assert typed == {*FUNCTIONS}
 
 
 def required(parser):
@@ -68,6 +74,19 @@ def test_options_of_several_runs_are_refused_for_one(option, coterie):
     ended = coterie("report", "run", *option)
     assert ended.status == 2
     assert "--out and --new-rows are for several runs" in ended.err
+
+
+def test_track_sends_the_run_that_was_typed_and_says_how_much(coterie, monkeypatch):
+    given = []
+
+    def track(*arguments):
+        given.append(arguments)
+        return 3
+
+    monkeypatch.setattr("coterie.study.track.track", track)
+    ended = coterie("track", "run", "--to", "csv", "--at", "logs")
+    assert given == [("run", "csv", "logs")]
+    assert (ended.status, ended.out) == (0, "3 runs of run sent to csv\n")
 
 
 # ---- commands of sites, whose parts that need FLARE are replaced

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shutil
 import sys
 
 import pytest
@@ -103,6 +104,27 @@ def test_it_is_trained_on_all_rows_and_answers_alone(coterie, run, tmp_path):
     right = [row["prediction"] == row["y"] for row in rows]
     assert sum(right) / len(right) > 0.75
     assert f"accuracy {sum(right) / len(right):.3f} on 60 rows" in ended.err
+
+
+def test_what_has_changed_since_the_run_is_refused_or_accepted(
+    coterie, run, tmp_path, monkeypatch
+):
+    from coterie.run import provenance
+
+    installed = provenance.installed_version
+    monkeypatch.setattr(
+        provenance,
+        "installed_version",
+        lambda name: "0.1" if name == "numpy" else installed(name),
+    )
+    shutil.copytree(run / "run", "copied")  # what is accepted stays so
+    command = ("finalise", "copied", "--client", "a", "--method", "fedavg")
+    refused = coterie(*command, "--out", "final")
+    assert refused.status == 2
+    assert "numpy has changed since the run" in refused.err
+    assert not (tmp_path / "final").exists()
+    accepted = coterie(*command, "--out", "final", "--accept-change", "numpy")
+    assert accepted.status == 0, accepted.err
 
 
 def test_the_fit_is_that_of_the_run_on_rows_of_all_parts(coterie, run, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import locale
 import multiprocessing
 import os
 import subprocess
@@ -173,7 +174,31 @@ def test_a_disk_that_replaces_no_file_is_refused_at_the_start(
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
-# ---- streams
+# ---- streams and encodings
+
+
+def write_clinics(folder):
+    folder.mkdir()
+    for name in ("Zürich", "Łódź"):
+        rows = "".join(f"{40 + k},{k % 2}\n" for k in range(40))
+        (folder / f"{name}.csv").write_text(f"age,ill\n{rows}", encoding="utf-8")
+    return folder
+
+
+def test_files_are_written_in_utf8_whatever_the_system_writes(
+    tmp_path, monkeypatch, request
+):
+    monkeypatch.setitem(sys.modules, "onnx", None)  # its exporter takes many seconds
+    of_system = locale.setlocale(locale.LC_CTYPE)
+    request.addfinalizer(lambda: locale.setlocale(locale.LC_CTYPE, of_system))
+    locale.setlocale(locale.LC_CTYPE, "C")  # ASCII, unless Python is in its UTF-8 mode
+    clinics = write_clinics(tmp_path / "Kliniken")
+    run, final = str(tmp_path / "run"), tmp_path / "final"
+    compared = main(["compare", str(clinics), "--label", "ill", *SMALL, "--out", run])
+    assert compared == 0
+    finalised = main(["finalise", run, "--client", "Łódź", "--out", str(final)])
+    assert finalised == 0
+    assert "Łódź" in (final / "card.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -185,11 +210,7 @@ def test_a_disk_that_replaces_no_file_is_refused_at_the_start(
     ],
 )
 def test_an_answer_reaches_a_stream_of_any_encoding(tmp_path, encoding):
-    folder = tmp_path / "Kliniken"
-    folder.mkdir()
-    for name in ("Zürich", "Łódź"):
-        rows = "".join(f"{40 + k},{k % 2}\n" for k in range(40))
-        (folder / f"{name}.csv").write_text(f"age,ill\n{rows}", encoding="utf-8")
+    folder = write_clinics(tmp_path / "Kliniken")
     command = [
         sys.executable,
         "-m",

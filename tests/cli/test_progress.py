@@ -33,13 +33,27 @@ def test_a_long_run_shows_that_it_is_alive(
     assert len(lines(1000, capsys)) == 1000
 
 
-def test_the_model_on_all_rows_is_no_fold(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("fold", "turn"),
+    [("", "seed 1"), ("3", "seed 1, fold 3"), ("all", "seed 1, all rows")],
+)
+def test_a_run_is_named_by_seed_and_fold_and_that_on_all_rows_is_no_fold(
+    fold: str, turn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Progress() as progress:
-        progress.event(Event("partial", 1, "all", 2, 2, 1, 1, None, finished=True))
-    assert capsys.readouterr().err == "1/1 done  (seed 1, all rows, partial)\n"
+        progress.event(Event("partial", 1, fold, 2, 2, 1, 1, None, finished=True))
+    assert capsys.readouterr().err == f"1/1 done  ({turn}, partial)\n"
 
 
 def test_quiet_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(quiet=True) as progress:
         progress.event(Event("fedavg", 0, "", 5, 5, 1, 1, 1.0, finished=True))
     assert capsys.readouterr().err == ""
+
+
+def test_the_time_left_is_said_while_something_is_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = lines(4, capsys)
+    says_time = [", 5 s left" in line for line in shown]
+    assert says_time == [True, True, True, False]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 import tracemalloc
@@ -61,6 +62,23 @@ def test_a_closed_stream_changes_nothing(finished, tmp_path, closed):
         assert (tmp_path / "run" / name).read_bytes() == (
             finished / "run" / name
         ).read_bytes()
+
+
+@pytest.mark.parametrize("is_program", [False, True])
+def test_a_run_records_what_was_typed(tmp_path, monkeypatch, is_program):
+    typed = [
+        *("compare", "mean-estimation", "--methods", "local", "--rounds", "1"),
+        *("--seeds", "1", "--folds", "0", "--no-report", "--out", "my run"),
+    ]
+    monkeypatch.chdir(tmp_path)
+    if is_program:
+        monkeypatch.setattr(sys, "argv", ["/usr/bin/coterie", *typed])
+        status = main()
+    else:
+        status = main(typed)
+    assert status == 0
+    made_by = read_json(tmp_path / "my run" / "environment.json", dict)
+    assert shlex.split(made_by["command"]) == ["coterie", *typed]
 
 
 def test_a_full_standard_output_is_named(tmp_path):

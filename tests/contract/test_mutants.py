@@ -21,6 +21,7 @@ from room_mutants import (
     around,
     drawn,
     equivalent,
+    groups,
     places,
     room_of_the_week,
 )
@@ -173,6 +174,21 @@ def test_the_quickest_test_of_each_file_runs_first():
     assert names == ["a.py::test_1", "b.py::test_0", "a.py::test_0"]
     assert [t.name for t in reach.reaching("m.py", {"y = 2"})] == ["a.py::test_0"]
     assert reach.reaching("m.py", {"z = 3"}) == reach.reaching("n.py", {"x = 1"}) == []
+    beside = [test.name for test in Map(short).beside("m.py")]
+    assert beside == ["b.py::test_1", "b.py::test_0"]
+    assert Map(short).beside("n.py") == []
+
+
+def test_the_tests_of_little_run_before_those_of_much():
+    files = {}
+    for number, name in enumerate("abcdef"):
+        reached = {f"line {k}": [0] for k in range(6 - number)}
+        files |= measured(f"{name}.py", (1.0,), reached)
+    reach = Map(files)
+    tests = reach.reaching("m.py", {"line 0"})
+    found = [{test.file[0] for test in group} for group in groups(tests, reach)]
+    assert found == [{"f"}, {"e", "d", "c"}, {"b", "a"}]
+    assert groups(tests[:1], reach) == [tests[:1]]
 
 
 def test_only_so_many_tests_run_as_fit_into_a_minute():
@@ -193,6 +209,39 @@ def test_a_test_file_that_changed_or_came_is_measured_again(tmp_path):
         files[f"tests/test_{name}.py"] = {"hash": digest}
     (folder / "test_changed.py").write_text("something else")
     assert Map(files).stale(tmp_path) == ["tests/test_changed.py", "tests/test_new.py"]
+
+
+class Covered:
+    """As data of coverage: a file, and the contexts of its lines."""
+
+    def __init__(self, path, contexts):
+        self.path, self.contexts = path, contexts
+
+    def measured_files(self):
+        return [str(self.path)]
+
+    def contexts_by_lineno(self, path):
+        return self.contexts
+
+
+def test_what_runs_as_a_test_file_is_read_counts_for_all_of_its_tests(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(room_mutants, "ROOT", tmp_path)
+    source = tmp_path / SOURCE / "m.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("x = 1\ndef f():\n    return x\n")
+    (tmp_path / "test_a.py").write_text("")
+    contexts = {
+        1: ["test_a.py::"],
+        2: ["test_a.py::test_two"],
+        3: ["test_a.py::", "test_of_slow_tests.py::", ""],
+    }
+    seconds = {"test_a.py::test_one": 1.0, "test_a.py::test_two": 2.0}
+    found = room_mutants._by_test_file(Covered(source, contexts), seconds)
+    assert found["test_a.py"]["lines"] == {
+        "m.py": {"def f():": [1], "return x": [0, 1]}
+    }
 
 
 def test_a_line_that_no_test_runs_belongs_to_its_innermost_function():

@@ -309,10 +309,12 @@ def type_in(cure: Cure, sentence: str, data: Mapping[str, Any]) -> dict[str, Any
     merged = cure.merge(data)
     lines = re.sub(r", (?=missing\.)", "\n", str(cure))
     assert cure.merge({}) == tomllib.loads(lines), cure
-    tables: dict[str, Any] = {"data": {}}
-    for line in lines.splitlines():
-        set_key(tables, f"data.{line}")
-    assert cure.merge({}) == tables["data"], cure
+    # As it is printed, and as a key of a file: `--set` takes both.
+    for table in ("", "data."):
+        tables: dict[str, Any] = {"data": {}}
+        for line in lines.splitlines():
+            set_key(tables, table + line)
+        assert cure.merge({}) == tables["data"], cure
     return merged
 
 

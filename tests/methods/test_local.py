@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +28,7 @@ from coterie.contract.encoding import decode, encode
 from coterie.contract.federation import Federation
 from coterie.contract.requests import Limits, check_payload, declarations
 from coterie.data.parts import with_fold
-from coterie.solvers.ridge import INTERCEPT, PENALTIES
+from coterie.solvers.ridge import INTERCEPT, PENALTIES, Problem
 from federations import (
     SIZES,
     assert_close,
@@ -323,6 +324,24 @@ def test_order_of_rows_and_what_was_solved_before_change_no_bit():
         assert torch.equal(cold[0][name], warm[name])
     mirrored = models(clients(**turned))
     assert all(torch.equal(models(whole)[n], mirrored[n]) for n in ROWS)
+
+
+def test_the_solution_that_was_found_first_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(ridge, "_solutions", OrderedDict())
+    monkeypatch.setattr(ridge, "MOST_KEPT", 2)
+    solved = []
+
+    def solve(problem, folds):
+        solved.append(float(problem.inputs[0]))
+        return problem
+
+    labels, folds = torch.tensor([0, 1]), torch.tensor([0, 1])
+    for value in (1.0, 2.0, 3.0, 3.0, 2.0, 1.0):
+        inputs = torch.full((2, 1), value, dtype=torch.float64)
+        problem = Problem(inputs, labels, "binary", 1)
+        found = ridge._solve_once(solve, problem, folds)
+        assert torch.equal(found.inputs, inputs)
+    assert solved == [1.0, 2.0, 3.0, 1.0]
 
 
 def test_workers_give_the_same_bits():

@@ -389,6 +389,16 @@ def test_a_correction_has_a_number_for_each_parameter_and_none_for_buffers():
             )
 
 
+@pytest.mark.parametrize("name", ["plain", "weight decay", "adam with weight decay"])
+def test_what_does_not_move_keeps_its_bits_whatever_decays_it(name):
+    problem, x = batch_norm(), start(batch_norm())
+    moving = torch.arange(len(x)) % 2 == 0
+    trained, _ = both(problem, SETTINGS[name], moving=moving)
+    changed = trained != x
+    assert not changed[:, ~moving].any()
+    assert changed[:, moving].any(dim=0).sum() > moving.sum() / 2
+
+
 def test_a_gradient_rule_replaces_the_step():
     problem = regression()
 
@@ -471,6 +481,24 @@ def test_a_sampler_chooses_the_rows(steps):
             number = 4 if isinstance(steps, Steps) else 2 * -(-count // 5)
             rows = np.arange(number * 5).reshape(number, 5) % count
             assert_close(got[i], plain_loop(problem, client, x, local, rows=rows)[0])
+
+
+class OfAnotherClass:
+    """Chooses rows as a sampler does, and is derived from none."""
+
+    rows = LeadingRows.rows
+
+
+@pytest.mark.parametrize(
+    ("sampler", "cure"),
+    [
+        (LeadingRows, r"write LeadingRows\(\)"),
+        (OfAnotherClass(), "derived from ct.Sampler"),
+    ],
+)
+def test_what_is_no_sampler_is_refused_with_the_cure(sampler, cure):
+    with pytest.raises(InputError, match=cure):
+        both(logistic(), BASE, sampler=sampler)
 
 
 # ---- randomness and numbers

@@ -55,6 +55,30 @@ def test_kaplan_meier_is_that_of_statsmodels(decimals):
     np.testing.assert_allclose(np.sqrt(curve.variance[places]), errors, rtol=1e-5)
 
 
+def test_a_curve_is_one_before_its_first_time_and_steps_down_at_each():
+    _, rows = rows_at_risk(1, n=40)
+    curve = survival.kaplan_meier(rows)
+    first, second = curve.times[:2]
+    assert curve.at(first / 2) == 1.0
+    assert curve.at(first) == curve.survival[0]
+    assert curve.at((first + second) / 2) == curve.survival[0]
+    assert curve.at(second) == curve.survival[1]
+    assert curve.at(curve.last) == curve.survival[-1]
+    assert math.isnan(curve.at(curve.last + 1e-9))
+
+
+def test_rows_that_weigh_nothing_bend_no_curve_and_nothing_is_known_behind_the_others():
+    _, rows = rows_at_risk(2, n=40)
+    end = rows[:, 1].max()
+    longer = np.vstack([rows, [0.0, 2 * end, 1.0]])
+    weights = np.append(np.ones(len(rows)), 0.0)
+    known = survival.kaplan_meier(rows)
+    curve = survival.kaplan_meier(longer, weights=weights)
+    for time in (known.times[0], known.times[5], end):
+        assert curve.at(time) == pytest.approx(known.at(time))
+    assert math.isnan(curve.at(2 * end))
+
+
 @pytest.mark.parametrize("decimals", [9, 1])
 def test_harrells_c_is_that_of_scikit_survival(decimals):
     sksurv = pytest.importorskip("sksurv.metrics")

@@ -245,6 +245,24 @@ def test_sums_that_would_show_a_vector_are_refused_before_they_begin(
         SumTerms(b"run", weights, threshold)
 
 
+def test_one_client_that_reveals_wrong_shares_does_not_keep_the_sum_closed():
+    """As it was: whose shares were wrong ended the sum, and the sentence named another client."""
+    terms = terms_of(5, threshold=3)
+    clients, server = begun(terms)
+    words = words_of(terms)
+    masked = {n: clients[n].mask(words[n], server.inbox(n)) for n in terms.names[:4]}
+    revealed = {n: clients[n].reveal(masked) for n in masked}
+    liar = revealed["c00"]
+    wrong = [
+        {name: share + 1 for name, share in told.items()}
+        for told in (liar.seeds, liar.keys)
+    ]
+    total = server.open(
+        masked, {**revealed, "c00": liar._replace(seeds=wrong[0], keys=wrong[1])}
+    )
+    assert np.array_equal(total, sum(words[name] for name in masked))
+
+
 def test_wrong_shares_and_wrong_keys_are_named():
     terms = terms_of(4, threshold=3)
     clients, server = begun(terms)

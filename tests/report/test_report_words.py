@@ -329,6 +329,18 @@ def test_a_join_that_does_not_beat_a_constant_says_so_in_the_same_line(
     )
 
 
+def test_a_join_that_a_constant_beats_says_by_how_much(tmp_path: Path) -> None:
+    """A constant that scored .85 beside .88 was told as not being shown to be worse."""
+    # Always predicting the same risk costs about .65 per row.
+    better: Numbers = (0.6, 0.6, 0.7, 0.8)
+    results = load(
+        tmp_path, {"local": (0.5, 0.5, 0.6, 1.2), "fedavg": better}, majority=0.6
+    )
+    found = verdict(results, "a")
+    assert found.joins
+    assert "giving every row the same risk does better still, by about .1" in str(found)
+
+
 def alone(folder: Path, loss: float, noise: float) -> Any:
     """The verdict of a single client whose loss alone is .45."""
     truth = {"local": {"a": ALONE}, "fedavg": {"a": (0.8, 0.78, 0.8, loss)}}

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.engines.inprocess import InProcessEngine
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,20 @@ def test_a_comparison_takes_both_and_shows_what_it_would_without(clients, tmp_pa
     ct.compare(["fedavg"], clients, rounds=1, seeds=1, folder=folder, settings=usual)
     resumed = dataclasses.replace(more, resume=True)
     ct.compare(["fedavg"], clients, rounds=1, seeds=2, folder=folder, settings=resumed)
+
+
+def test_who_holds_the_rows_lets_go_of_them_when_the_run_ends(clients, monkeypatch):
+    closed = []
+    close = InProcessEngine.close
+
+    def recorded(engine):
+        closed.append(engine.clients)
+        close(engine)
+
+    monkeypatch.setattr(InProcessEngine, "close", recorded)
+    settings = ct.RunSettings(central=rows(clients))
+    ct.fit("fedavg", clients, model(), rounds=1, settings=settings)
+    assert ("central",) in closed
 
 
 def test_rows_that_do_not_fit_are_named(clients):

@@ -439,6 +439,14 @@ def test_settings_of_a_study_that_cannot_be_are_one_sentence(settings, sentence)
     assert str(caught.value) == sentence
 
 
+def test_clients_in_hand_are_named_as_they_are_called(tmp_path):
+    clients = ct.data.load("heart-disease")
+    ct.compare(["local"], clients, rounds=1, seeds=1, folder=tmp_path / "run")
+    name = read_toml(tmp_path / "run" / "experiment.toml")["data"]["name"]
+    assert name.startswith(f"python:{clients.name}:")
+    assert clients.name != type(clients).__name__
+
+
 def test_rows_in_hand_are_split_anew_by_each_seed_and_named_by_what_they_are(tmp_path):
     draw = torch.Generator().manual_seed(0)
     rows = {

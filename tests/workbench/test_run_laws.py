@@ -15,10 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coterie as ct
+from coterie.base.clients import Client, Clients
+from coterie.base.rows import Part
 from coterie.config.run import Tuning
 from coterie.contract import exchange
 from coterie.run import memory_forecast, progress
-from coterie.run.history import ClientMetrics
+from coterie.run.evaluation import metrics_by_label
+from coterie.run.files import escape, unescape
+from coterie.run.history import ClientMetrics, History
+from coterie.run.method_tables import method_table
 from coterie.run.personalise import personalise
 from federations import fit, logistic
 
@@ -96,6 +101,67 @@ def test_a_small_model_is_refused_for_no_want_of_memory(monkeypatch):
     assert fit(ct.FedAvg(LOCAL), problem.clients, problem.model, 1).rounds == 1
 
 
+def test_free_memory_counts_what_the_kernel_can_give_back(monkeypatch):
+    lines = "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 700 kB\nCached: 690 kB\n"
+    monkeypatch.setattr(
+        memory_forecast, "open", lambda name: io.StringIO(lines), raising=False
+    )
+    assert memory_forecast.free_bytes(torch.device("cpu")) == 700 * 1024
+
+
+# ---- what is measured
+
+
+def outcomes_of(labels):
+    inputs = torch.zeros(len(labels), 1)
+    tables = {"a": {"train": (inputs, torch.tensor(labels))}}
+    return ct.data.from_tensors(tables)
+
+
+@pytest.mark.parametrize(
+    ("cases", "metrics"),
+    [(0, ()), (1, ("auprc",)), (9, ("auprc",)), (10, ()), (100, ())],
+)
+def test_a_rare_outcome_is_one_of_less_than_five_percent(cases, metrics):
+    for rare, usual in ((1, 0), (0, 1)):
+        labels = [rare] * cases + [usual] * (200 - cases)
+        if 1 in labels:
+            assert metrics_by_label(outcomes_of(labels)) == metrics
+
+
+@pytest.mark.parametrize(("values", "metrics"), [(2, ()), (3, ("class_error",))])
+def test_numbers_as_labels_have_an_order_from_three_on(values, metrics):
+    rows = Part(torch.zeros(60, 1), torch.arange(60) % values)
+    label = {"kind": "number", "values": [*range(values)]}
+    clients = Clients([Client("a", rows)], recipe={"label": label})
+    assert metrics_by_label(clients) == metrics
+
+
+def test_a_metric_that_one_client_alone_has_is_found():
+    values = np.array([[1.0, math.nan, 2.0], [3.0, 4.0, math.nan]])
+    table = ClientMetrics(
+        1, "test", ("a", "b"), ("loss", "auc", "brier"), values, np.isfinite(values)
+    )
+    history = History([table])
+    assert history.select("auc", "b") == [(1, 4.0)]
+    assert history.select("brier", "a") == [(1, 2.0)]
+
+
+@pytest.mark.parametrize(("method", "has_own"), [("fedavg", False), ("local", True)])
+def test_a_summary_says_whose_model_is_its_own(method, has_own):
+    problem = logistic()
+    run = fit(method, problem.clients, problem.model, 1)
+    assert {row["own_model"] for row in run.summary} == {has_own}
+
+
+@pytest.mark.parametrize("cell", ["=SUM(A1)", "+x", "-x", "@x", "'=x", "\tx"])
+def test_a_text_that_begins_as_a_formula_does_is_none_and_is_read_as_it_was(cell):
+    assert escape(cell) == f"'{cell}"
+    assert unescape(escape(cell)) == cell
+    for number in ("-1.5", "+3", "-1e-3"):
+        assert escape(number) == number
+
+
 # ---- defaults, and what passes through
 
 
@@ -104,6 +170,14 @@ def test_personalise_has_the_defaults_of_its_table():
     table = Tuning()
     for name in ("part", "steps", "lr", "batch_size"):
         assert arguments[name].default == getattr(table, name)
+
+
+def test_a_method_by_name_has_the_settings_of_the_preset():
+    presets = {"fedprox": {"name": "fedprox", "mu": 0.3}}
+    tuned = {"name": "fedprox", "mu": 0.3, "personalise": {"part": "bias"}}
+    assert method_table("fedprox", presets) == presets["fedprox"]
+    assert method_table("fedprox+bias", presets) == tuned
+    assert method_table("fedavg", presets) == {"name": "fedavg"}
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
+from coterie.base.cures import Cure
 from coterie.base.errors import InputError, nearest, plain, require
 from coterie.base.files import parse_toml
 from coterie.cli.flags import flag_texts
@@ -226,13 +227,16 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
     path, text = _key_and_value(setting.removeprefix(label))
     head, _, key_path = path.partition(".")
     head = label or head
+    table_names = {*DECLARED, *LISTED, "tune"}
+    if not label and head not in table_names and head in _keys_of_cures():
+        _put_answer(tables, head, key_path, _value(text))
+        return
     listed = head in LISTED
     if not (path and (key_path or listed)):
         raise InputError(
             f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5"
         )
     value = _value(text)
-    table_names = {*DECLARED, *LISTED, "tune"}
     if listed:
         tables[head] = _set_in_list(
             tables.get(head, []),
@@ -261,6 +265,26 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         raise InputError(
             f"--set {setting!r} names no method of this run and no table; {hint}"
         )
+
+
+def _put_answer(tables: dict[str, Any], name: str, column: str, value: Any) -> None:
+    """Write what answers a question about the data: a key of [data], or of one column there."""
+    from coterie.config.keys import keys_of
+
+    if column:
+        value = {column: value}
+    else:
+        (key,) = (key for key in keys_of("data") if key.name == name)
+        value = key.meant(value)
+    tables["data"] = Cure(name, value).merge(tables.get("data", {}))
+
+
+def _keys_of_cures() -> set[str]:
+    """Keys of [data] that sentences print as lines of TOML: typed so, without `data.`, they are answers, which add to earlier ones."""
+    from coterie.config.data import Tables
+    from coterie.config.schema import options_of
+
+    return {key for option in options_of(Tables) for key in option.keys}
 
 
 def _is_of_method(key_path: str) -> bool:

@@ -20,9 +20,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,8 @@ PRIME = 2**521 - 1
 SECRET_BYTES, SHARE_BYTES = 32, 66
 LARGEST_SHARE = 0.9
 """Of the weight in a sum: one client with more is seen as it is, but for little."""
+MOST_TRIES = 1000
+"""Choices of shares that are tried where some of them are wrong."""
 _NO_NONCE, _NO_COUNTER = bytes(12), bytes(16)
 """Each key serves for one message, or one stream."""
 
@@ -397,32 +400,50 @@ class MaskedSum:
         for words in masked.values():
             np.add(total, words, out=total)
         for name in survivors:
-            seed = self._secret(name, {h: r.seeds for h, r in revealed.items()})
-            is_dealt = hmac.compare_digest(
-                _commitment(terms, name, seed), self.dealt[name].commitment
-            )
-            require(is_dealt, f"the shares of {plain(name, 40)} do not fit its seed")
+            told = {h: r.seeds for h, r in revealed.items()}
+            seed = self._secret(name, told, partial(self._is_seed, name))
             add_stream(total, seed, -1)
         for name in sorted(self.dealt.keys() - masked.keys()):
-            private = self._secret(name, {h: r.keys for h, r in revealed.items()})
+            told = {h: r.keys for h, r in revealed.items()}
+            private = self._secret(name, told, partial(self._is_key, name))
             self._remove_pairwise(total, name, private, survivors)
         return total
 
-    def _secret(self, name: str, told: Mapping[str, Mapping[str, int]]) -> bytes:
-        """The secret of a client from the shares that were told of it."""
+    def _secret(
+        self,
+        name: str,
+        told: Mapping[str, Mapping[str, int]],
+        is_right: Callable[[bytes], bool],
+    ) -> bytes:
+        """The secret of a client from the shares that were told of it, some of which may be wrong where more than enough were."""
         terms = self.terms
         shares = {
             terms.holders[holder]: shares[name]
             for holder, shares in told.items()
             if name in shares
         }
-        enough = dict(sorted(shares.items())[: terms.threshold])
-        secret = join_shares(enough)
-        require(
-            len(enough) == terms.threshold and secret < 256**SECRET_BYTES,
-            f"the shares of {plain(name, 40)} do not fit together",
+        choices = combinations(sorted(shares), terms.threshold)
+        for holders in islice(choices, MOST_TRIES):
+            secret = join_shares({holder: shares[holder] for holder in holders})
+            if secret < 256**SECRET_BYTES:
+                content = secret.to_bytes(SECRET_BYTES, "little")
+                if is_right(content):
+                    return content
+        raise InputError(
+            f"the shares of {plain(name, 40)} do not fit: others revealed wrong ones of it, or it dealt such"
         )
-        return secret.to_bytes(SECRET_BYTES, "little")
+
+    def _is_seed(self, name: str, seed: bytes) -> bool:
+        """Return True for the seed of a client, by its hash."""
+        own = _commitment(self.terms, name, seed)
+        return hmac.compare_digest(own, self.dealt[name].commitment)
+
+    def _is_key(self, name: str, private: bytes) -> bool:
+        """Return True for the second private key of a client, by its public half."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        public = _public(X25519PrivateKey.from_private_bytes(private))
+        return public == self.keys[name].masking
 
     def _remove_pairwise(
         self, total: Words, dropped: str, private: bytes, survivors: Sequence[str]
@@ -431,10 +452,6 @@ class MaskedSum:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         key = X25519PrivateKey.from_private_bytes(private)
-        require(
-            _public(key) == self.keys[dropped].masking,
-            f"the shares of {plain(dropped, 40)} do not fit its key",
-        )
         for survivor in survivors:
             secret = _agree(key, self.keys[survivor].masking)
             # The survivor added this stream if it comes first, and subtracted it otherwise.

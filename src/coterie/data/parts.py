@@ -56,12 +56,15 @@ def stratified(
     if values.ndim == 1:
         _, codes = np.unique(values, return_inverse=True)
     if groups is not None:
-        table = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
-        np.add.at(table, (groups, codes), 1)
-        units = stratified(table.argmax(axis=1), fractions, seed=seed, name=name)
-        return {
-            key: np.flatnonzero(np.isin(groups, place)) for key, place in units.items()
-        }
+        # Split the groups as if each were a row, then give every row the part of its group.
+        rows_of_class = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
+        np.add.at(rows_of_class, (groups, codes), 1)
+        commonest = rows_of_class.argmax(axis=1)
+        parts_of_groups = stratified(commonest, fractions, seed=seed, name=name)
+        parts = {}
+        for key, chosen in parts_of_groups.items():
+            parts[key] = np.flatnonzero(np.isin(groups, chosen))
+        return parts
     part = stratify(codes, [len(codes)], fractions, seed=seed, names=[name])
     return {key: np.flatnonzero(part == i) for i, key in enumerate(fractions)}
 

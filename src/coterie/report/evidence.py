@@ -154,7 +154,7 @@ class Gain(NamedTuple):
     @property
     def chance(self) -> float:
         """The probability of a gain by these rows alone."""
-        return float(_upper(np.array(self.estimate / self.spread)))
+        return float(_normal_cdf(np.array(self.estimate / self.spread)))
 
     @property
     def variance(self) -> float:
@@ -209,7 +209,7 @@ class Mixture(NamedTuple):
     def above(self, bound: float) -> float:
         """Probability of more than `bound`."""
         scaled = (self.means - bound) / np.sqrt(self.variances)
-        return float(self.weights @ _upper(scaled))
+        return float(self.weights @ _normal_cdf(scaled))
 
     def widen(self, variance: float) -> Mixture:
         """The same with more variance in every component."""
@@ -232,7 +232,7 @@ class Mixture(NamedTuple):
         )
 
 
-def _upper(scaled: Vector) -> Vector:
+def _normal_cdf(scaled: Vector) -> Vector:
     """Probability that a standard normal is below `scaled`."""
     from scipy.special import ndtr
 
@@ -493,7 +493,7 @@ def state(gain: Gain, posterior: Mixture, smallest: float = SMALLEST) -> Stateme
         smallest: the smallest effect of interest.
     """
     gaining, safe = posterior.above(0.0), posterior.above(-smallest)
-    safe_alone = float(_upper(np.array((gain.estimate + smallest) / gain.spread)))
+    safe_alone = float(_normal_cdf(np.array((gain.estimate + smallest) / gain.spread)))
     index = _first_word(
         np.array([gaining]),
         np.array([posterior.mean]),
@@ -577,26 +577,27 @@ def foresee(
         smallest: the smallest effect of interest.
         further: numbers of rows; by default up to three times those it has, until 8 in 10 draws are not undecided.
     """
-    numbers = tuple(further) or tuple(
-        round_up(gain.rows * (factor - 1)) for factor in FACTORS
-    )
+    numbers = list(further)
+    if not numbers:
+        numbers = [round_up(gain.rows * (factor - 1)) for factor in FACTORS]
     heavy = posterior.heaviest(DRAWS)
     generator = np.random.default_rng(0)
     weights = heavy.weights / heavy.weights.sum()
     component = generator.choice(len(weights), DRAWS, p=weights)
     deviations = np.sqrt(heavy.variances[component])
     theta = heavy.means[component] + deviations * generator.standard_normal(DRAWS)
+    # The same draws serve every number of rows: their probabilities differ by the rows alone.
     noise = generator.standard_normal(DRAWS)
     words: dict[int, dict[Word, float]] = {}
     for rows in numbers:
         left = gain.left_after(rows)
         observed = left * theta + gain.spread_of(rows) * noise
         index = _words_after(gain, heavy.scale(left), rows, observed, smallest)
-        words[rows] = {
-            word: float((index == i).mean())
-            for i, word in enumerate(WORDS)
-            if (index == i).any()
-        }
+        words[rows] = {}
+        for i, word in enumerate(WORDS):
+            probability = float((index == i).mean())
+            if probability > 0:
+                words[rows][word] = probability
         if not further and words[rows].get("undecided", 0.0) <= 1 - PROBABLE:
             return Outlook(rows, words)
     return Outlook(None, words)
@@ -632,22 +633,25 @@ def _words_after(
     """
     variance = gain.spread_of(rows) ** 2
     total = heavy.variances + variance
-    gap = observed[:, None] - heavy.means
+    gap = observed[:, None] - heavy.means  # [draws, components]
+    # A normal component stays normal; its weight is multiplied by the density of `observed`
+    # under it, N(mean, total). The largest logarithm is subtracted against underflow.
     log_weight = np.log(heavy.weights) - np.log(total) / 2 - gap**2 / (2 * total)
     weights = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
     means = heavy.means + heavy.variances / total * gap
     deviations = np.sqrt(heavy.variances * variance / total)
+    # What the client's own rows say, old and new, without its partners' gains.
     estimate, spread = gain.with_rows(rows, observed)
 
     def above(limit: float) -> Vector:
         scaled = (means - limit) / deviations
-        return np.asarray((weights * _upper(scaled)).sum(axis=1))
+        return np.asarray((weights * _normal_cdf(scaled)).sum(axis=1))
 
     return _first_word(
         above(0.0),
         (weights * means).sum(axis=1),
         above(-smallest),
-        _upper((estimate + smallest) / spread),
+        _normal_cdf((estimate + smallest) / spread),
         smallest,
     )

@@ -74,12 +74,14 @@ def patients_of(rows_of_seeds: dict[int, Rows]) -> Patients | None:
             weights.append(rows.weights)
     if not numbers:
         return None
+    # A patient may be tested under several seeds: `place` is its position among the distinct.
     _, first, place = np.unique(
         np.concatenate(numbers), return_index=True, return_inverse=True
     )
-    every = np.concatenate(hazards).astype(float)
-    sums = np.zeros((len(first), every.shape[1]))
-    np.add.at(sums, place, every)
+    all_hazards = np.concatenate(hazards).astype(float)
+    sums = np.zeros((len(first), all_hazards.shape[1]))
+    # Not `sums[place] += ...`, which adds only once where a place repeats.
+    np.add.at(sums, place, all_hazards)
     means = sums / np.bincount(place)[:, None]
     own = np.concatenate(weights)[first] if weights else None
     return Patients(np.concatenate(followup)[first].astype(float), means, own)

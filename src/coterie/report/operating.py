@@ -129,19 +129,32 @@ def _sensitivity(
 
 def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
     """Return how often what a method predicted for a client came true; None without rows of two classes."""
-    by_seed = [(rows, rows.risks) for rows in tested.values() if rows.risks is not None]
-    if not by_seed:
+    risks_of_seeds, positive_of_seeds = [], []
+    numbers_of_seeds, weights_of_seeds = [], []
+    for rows in tested.values():
+        if rows.risks is None:
+            continue
+        risks_of_seeds.append(rows.risks)
+        positive_of_seeds.append(np.asarray(rows.labels) == 1)
+        numbers_of_seeds.append(rows.numbers)
+        weights_of_seeds.append(_weights_of(rows))
+    if not risks_of_seeds:
         return None
-    risks = np.concatenate([risks for _, risks in by_seed])
-    positive = np.concatenate(
-        [np.asarray(rows.labels) == 1 for rows, _ in by_seed]
-    ).astype(float)
-    numbers = np.concatenate([rows.numbers for rows, _ in by_seed])
-    weights = np.concatenate([_weights_of(rows) for rows, _ in by_seed])
+    risks = np.concatenate(risks_of_seeds)
+    positive = np.concatenate(positive_of_seeds).astype(float)
+    numbers = np.concatenate(numbers_of_seeds)
+    weights = np.concatenate(weights_of_seeds)
+    # A risk of exactly 1 belongs to the last bin.
     place = np.minimum((risks * BINS).astype(int), BINS - 1)
-    bins = [place == i for i in np.unique(place)]
-    bins = [in_bin for in_bin in bins if weights[in_bin].any()]
-    patients = np.array([len(np.unique(numbers[in_bin])) for in_bin in bins])
+    bins, patients_of_bins = [], []
+    for i in np.unique(place):
+        in_bin = place == i
+        # Weights of 0 alone have no mean.
+        if weights[in_bin].any():
+            bins.append(in_bin)
+            # A patient tested under several seeds is one observation for the interval.
+            patients_of_bins.append(len(np.unique(numbers[in_bin])))
+    patients = np.array(patients_of_bins)
 
     def means(values: Vector) -> Vector:
         return np.array([np.average(values[b], weights=weights[b]) for b in bins])
@@ -160,6 +173,8 @@ def _weights_of(rows: Rows) -> Vector:
 
 
 def _wilson(share: Vector, count: NDArray[np.int64]) -> tuple[Vector, Vector]:
+    """Wilson's score interval of a share (JASA 22, 1927), which unlike share +- z s stays within 0 and 1."""
+    # z^2 / n
     square = QUANTILE**2 / count
     middle = (share + square / 2) / (1 + square)
     half = np.sqrt(square * share * (1 - share) + square**2 / 4) / (1 + square)

@@ -249,7 +249,7 @@ def _verdict(results: Results, client: str, judged: Judgement) -> Verdict:
     clauses = [
         _against_linear(results, client, judged),
         _against_boosted(results, client, judged),
-        *_reservations(results, unexplained),
+        *_reservations(results, client, unexplained),
         _outlook(results, client, unexplained),
     ]
     return unexplained._replace(reason="; ".join(filter(None, clauses)))
@@ -337,14 +337,11 @@ def _margin_of_boosted(results: Results, client: str) -> float:
     return min(margins, default=0.0)
 
 
-def _reservations(results: Results, verdict: Verdict) -> list[str]:
+def _reservations(results: Results, client: str, verdict: Verdict) -> list[str]:
     """What a reader must know before acting on a verdict."""
     texts = []
     if verdict.joins and verdict.skill is False:
-        constant = "always predicting the training mean"
-        if results.classification or results.of_events:
-            constant = "giving every row the same risk"
-        texts.append(f"not shown to beat {constant}")
+        texts.append(_beside_constant(results, client, verdict))
     contradicts = False
     if verdict.own is not None and verdict.gain is not None:
         # The middle of the interval of its own rows lies on the other side of 0.
@@ -353,6 +350,19 @@ def _reservations(results: Results, verdict: Verdict) -> list[str]:
     if contradicts and is_single:
         texts.append("its own rows alone point the other way")
     return texts
+
+
+def _beside_constant(results: Results, client: str, verdict: Verdict) -> str:
+    """That a method is not shown to beat a constant prediction; by how much that one does better, where it is a smallest effect."""
+    if not (results.classification or results.of_events):
+        return "not shown to beat always predicting the training mean"
+    constant = "giving every row the same risk"
+    difference = results.comparisons.against_constant(verdict.method or "", client)
+    smallest = verdict.smallest
+    if difference is None or smallest is None or difference.mean <= smallest:
+        return f"not shown to beat {constant}"
+    margin = results.gain_text(difference.mean, smallest)
+    return f"{constant} does better still, by about {margin}"
 
 
 def _outlook(results: Results, client: str, verdict: Verdict) -> str:

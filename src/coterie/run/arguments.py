@@ -62,8 +62,6 @@ def check_arguments(**arguments: Any) -> None:
 
 def clients_from(source: Any, seed: int) -> Clients:
     """Return the clients that `fit` was given: themselves, tensors, a function of the seed, or a name of data."""
-    if isinstance(source, Clients):
-        return source
     if isinstance(source, str | os.PathLike):
         return load(source, seed=seed)
     source = clients_or_maker(source)

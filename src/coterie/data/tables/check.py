@@ -366,13 +366,14 @@ def _drift(
     noise = 1 / (at_client.rows * (1 - at_client.missing)) + 1 / total
     have_means = all(f.mean is not None or not n for f, n in present)
     if at_client.mean is not None and at_client.deviation is not None and have_means:
-        moments = [
-            (f.mean, f.deviation or 0.0, n / total)
-            for f, n in present
-            if f.mean is not None
-        ]
+        moments: list[tuple[float, float, float]] = []
+        for facts, n in present:
+            if facts.mean is not None:
+                moments.append((facts.mean, facts.deviation or 0.0, n / total))
         mean = sum(m * share for m, _, share in moments)
+        # The variance of all other rows together: within clients and between their means.
         variance = sum((s**2 + (m - mean) ** 2) * share for m, s, share in moments)
+        # Cohen's d, with the mean of both variances whatever their numbers of rows.
         scale = ((at_client.deviation**2 + variance) / 2) ** 0.5
         if scale == 0:
             return None
