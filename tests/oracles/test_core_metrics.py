@@ -14,8 +14,10 @@ from sklearn import metrics as sk
 from coterie import metrics
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
+from coterie.base.metric_names import BOUNDS
 from coterie.base.rows import Part
 from coterie.config.registry import METRICS
+from coterie.run.files import higher_is_better
 from federations import (
     cohort_of,
     federation_of,
@@ -270,3 +272,45 @@ def test_an_own_metric_that_gives_no_number_is_named(value):
         match=f"the metric 'odd' gave a {type(value).__name__}; it must give a number or None",
     ):
         evaluated("odd")
+
+
+def good_and_bad(kind):
+    """Predictions that fit labels well, others that do not, and the labels."""
+    stream = torch.Generator().manual_seed(0)
+    if kind == "binary":
+        labels = torch.arange(60) % 2
+        good = (4.0 * labels - 2)[:, None]
+        return good, -good, labels
+    if kind == "classes":
+        labels = torch.arange(60) % 10
+        good = 5.0 * torch.eye(10)[labels]
+        return good, -good, labels
+    if kind == "regression":
+        labels = (torch.arange(60) % 7).double()
+        good = labels[:, None] + 0.1 * torch.rand(60, 1, generator=stream)
+        return good, 8 - good, labels
+    times = 0.1 + 1.9 * torch.rand(60, generator=stream, dtype=torch.float64)
+    labels = torch.stack(
+        [torch.zeros_like(times), times, torch.ones_like(times)], dim=1
+    )
+    hazard = 1 / times
+    # Until the horizon, until the last cut at twice of it, and until fifteen times before the horizon.
+    spans = torch.tensor([1.0, 2.0, *(k / 16 for k in range(1, 16))]).double()
+    good = hazard[:, None] * spans
+    return good, 9 * (hazard.max() - hazard)[:, None] * spans, labels
+
+
+@pytest.mark.parametrize("name", [*METRICS])
+def test_which_side_of_a_metric_is_better_is_declared_and_so(name):
+    """The calibration error at the horizon stood as "higher is better": its name does not end in a word for an error."""
+    metric = METRICS.find(name)
+    judged = 0
+    for kind in ("binary", "classes", "regression", "hazards"):
+        good, bad, labels = good_and_bad(kind)
+        values = metric(good, labels, kind), metric(bad, labels, kind)
+        if None in values or values[0] == values[1]:
+            continue
+        assert (values[0] > values[1]) is higher_is_better(name), (kind, values)
+        judged += 1
+    assert judged
+    assert name in BOUNDS

@@ -38,6 +38,20 @@ OF_ORDERED = ("class_error",)
 BOUNDS |= dict.fromkeys(OF_HAZARDS[:1], (0.0, 1.0))
 BOUNDS |= dict.fromkeys((*OF_HAZARDS[1:], "integrated_brier"), (0.0, inf))
 """The lowest and the highest value of each metric."""
+ERRORS = frozenset(
+    {
+        "mae",
+        "rmse",
+        "brier",
+        "ece",
+        "class_error",
+        "poisson_deviance",
+        "horizon_brier",
+        "horizon_calibration",
+        "integrated_brier",
+    }
+)
+"""Those of which lower is better; of the others that have bounds above higher is. A name of the user's own says it itself."""
 
 PRINTED = {
     "auc": "AUC",

@@ -14,7 +14,7 @@ from typing import Any
 from coterie import __version__
 from coterie.base.errors import InputError
 from coterie.base.files import json_text, read_json, write_atomically
-from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
+from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS, ERRORS, LOSSES
 from coterie.run.hashes import record_or_none
 
 SUMMARY = (
@@ -50,7 +50,7 @@ METRICS = (*DEFAULT_METRICS, "loss")
 YARDSTICKS = ("trees-alone", "trees-pooled")
 """Methods that a comparison is shown beside, but that nobody chooses: trees of each client alone, and of all rows in one place."""
 
-_LOWER = (
+LOWEST_IS_BEST = (
     "loss",
     "error",
     "mse",
@@ -62,6 +62,7 @@ _LOWER = (
     "perplexity",
     "nll",
 )
+"""Last words of the names of metrics of one's own of which lower is better."""
 
 HISTORY: tuple[str, ...] = (
     "method",
@@ -195,13 +196,16 @@ def _is_number(text: str) -> bool:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return False for losses and errors, True for other metrics.
+    """Return False for losses and errors, True for other metrics; of one that coterie does not bring the last word of its name decides.
 
-    >>> higher_is_better("auc"), higher_is_better("my_loss")
-    (True, False)
+    >>> higher_is_better("auc"), higher_is_better("horizon_calibration"), higher_is_better("my_loss")
+    (True, False, False)
     """
+    if metric in BOUNDS:
+        return metric not in ERRORS
     return not any(
-        metric == word or metric.endswith(("_" + word, "-" + word)) for word in _LOWER
+        metric == word or metric.endswith(("_" + word, "-" + word))
+        for word in LOWEST_IS_BEST
     )
 
 
