@@ -32,7 +32,7 @@ from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.lazy import refuse_random_rows
 from coterie.data.parts import stratified, stratify
 from coterie.data.splits import number_names
-from coterie.data.tables.read import read_arrays
+from coterie.data.tables.read import ARRAY_LABELS, read_arrays
 from coterie.data.values import (
     as_inputs,
     as_labels,
@@ -46,7 +46,6 @@ from coterie.data.values import (
 from coterie.data.weights import attach_to_all, detach
 
 PARTS = ("train", "validation", "test")
-ARRAY_LABELS = ("label", "labels", "target", "y")
 
 
 @explain_keywords()
@@ -237,6 +236,17 @@ def deal_rows(
     )
 
 
+def _check_names_of_labels(clients: Clients) -> None:
+    """Raise `InputError` if several labels of a row have not one name each."""
+    if not (clients.classes and clients.multi_hot):
+        return
+    columns = clients[0].train.labels.shape[1]
+    if len(clients.classes) != columns:
+        raise InputError(
+            f"classes has {len(clients.classes)} names, and labels have {columns} columns; give one name for each"
+        )
+
+
 def with_task(clients: Clients, task: str | None) -> Clients:
     """Make labels classes or quantities, as the task says.
 
@@ -249,6 +259,7 @@ def with_task(clients: Clients, task: str | None) -> Clients:
     Raises:
         InputError: classes that are not whole numbers.
     """
+    _check_names_of_labels(clients)
     is_known = isinstance(task, str) and task in ("classification", "regression")
     if task is not None and not is_known:
         raise InputError(

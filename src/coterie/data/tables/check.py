@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from coterie.base.clients import Clients
 from coterie.base.cures import Advice
 from coterie.base.errors import InputError
 from coterie.base.files import path_exists
@@ -171,7 +174,7 @@ def check_folder(
     path, problems = Path(path), _Problems()
     if path.is_dir():
         first_file = next(iter(files_of(path).values()))
-        if holds_arrays(first_file, settings.arrays):
+        if holds_arrays(first_file, settings.arrays, settings.label):
             return _check_arrays(path, settings, split, seed)
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
@@ -210,12 +213,20 @@ def _check_arrays(
             columns.setdefault(key, {})[client.name] = Facts(
                 f"array {list(tensor.shape[1:])}", rows, 0.0
             )
-        labels: list[str] = []
-        for part in parts:
-            labels += map(str, part.labels.tolist())
-        label = Column("text", None, np.array(labels, dtype=object))
-        columns.setdefault("label", {})[client.name] = facts_of(label)
+        stored = torch.cat([part.labels for part in parts])
+        columns.setdefault("label", {})[client.name] = _facts_of_labels(stored, clients)
     return TableCheck((), clients.notes, "label", columns, ())
+
+
+def _facts_of_labels(labels: Tensor, clients: Clients) -> Facts:
+    """Labels of a client: the share of each class, or of several labels a row that of the rows that have it."""
+    if clients.multi_hot:
+        names = clients.classes or tuple(map(str, range(labels.shape[1])))
+        shares = labels.double().mean(0).tolist()
+        by_name = dict(zip(names, shares, strict=True))
+        return Facts("several labels", len(labels), 0.0, shares=by_name)
+    texts = np.array([*map(str, labels.tolist())], dtype=object)
+    return facts_of(Column("text", None, texts))
 
 
 def check_tables(

@@ -121,7 +121,7 @@ def from_folder(
         clients.notes = (*notes, *clients.notes)
         return clients
     files = files_of(path)
-    if holds_arrays(next(iter(files.values())), settings.arrays):
+    if holds_arrays(next(iter(files.values())), settings.arrays, settings.label):
         return from_array_files(
             files, settings, seed=seed, split=split, name=name or str(path), folder=path
         )

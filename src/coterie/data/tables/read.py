@@ -155,10 +155,15 @@ def notes_on_other_files(folder: Path) -> list[str]:
     return [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"]
 
 
-def holds_arrays(path: Path, arrays: bool | None) -> bool:
+ARRAY_LABELS = ("label", "labels", "target", "y")
+"""How an array of labels is called where nobody says it."""
+
+
+def holds_arrays(path: Path, arrays: bool | None, label: str | None = None) -> bool:
     """Return True if `path` is an npz of arrays: as the user says, or if one has three or more dimensions, which no table has.
 
-    Raises `InputError` where nothing is said of whole numbers [rows, columns], which may be tokens as well as columns.
+    Raises `InputError` where nothing is said of whole numbers [rows, columns], which may be tokens as well as columns, or of zeros and
+    ones in an array of labels, which may be several labels of a row: one of these as the label would have the others as inputs.
     """
     if path.suffix.lower() != ".npz":
         if arrays:
@@ -171,9 +176,22 @@ def holds_arrays(path: Path, arrays: bool | None) -> bool:
     content = read_arrays(path)
     if any(array.ndim > 2 for array in content.values()):
         return True
+    cures = Cure("arrays", True), Cure("arrays", False)
     for key, array in content.items():
-        if array.ndim == 2 and array.dtype.kind in "iu":
-            cures = Cure("arrays", True), Cure("arrays", False)
+        if array.ndim != 2:
+            continue
+        of_labels = key in ARRAY_LABELS
+        if label is not None:
+            of_labels = label in (key, *(f"{key}.{i}" for i in range(array.shape[1])))
+        if of_labels and array.shape[1] > 1 and np.isin(array, (0, 1)).all():
+            raise InputError(
+                Advice(
+                    f"{path}: array {key!r} has {array.shape[1]} columns of 0 and 1: several labels a row? Then say {cures[0]}, "
+                    f"else {cures[1]} and which of {key}.0 to {key}.{array.shape[1] - 1} is the label",
+                    cures,
+                )
+            )
+        if array.dtype.kind in "iu":
             raise InputError(
                 Advice(
                     f"{path}: array {key!r} holds whole numbers [rows, columns], which may be sequences or columns; "

@@ -1,0 +1,56 @@
+"""Several labels of each row in npz files, one array of them beside one of inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import coterie as ct
+from coterie.base.errors import InputError
+from coterie.config.data import Tables
+from coterie.data.tables.check import check_folder
+
+
+def films(folder, labels):
+    folder.mkdir(exist_ok=True)
+    draw = np.random.default_rng(0)
+    for name in ("arthouse", "studio"):
+        features = draw.normal(size=(60, 4)).astype("float32")
+        several = draw.random((60, 3)) < (0.2, 0.5, 0.8)
+        np.savez(
+            folder / f"{name}.npz", features=features, labels=several.astype(labels)
+        )
+    return folder
+
+
+@pytest.mark.parametrize("labels", ["float32", "bool", "float64"])
+@pytest.mark.parametrize("named", [None, "labels", "labels.2"])
+def test_several_labels_are_asked_about_before_one_of_them_is_the_label(
+    labels, named, tmp_path
+):
+    """`labels.4` was offered as a spelling of `labels`, and the other four became inputs."""
+    folder = films(tmp_path / "films", labels)
+    with pytest.raises(InputError, match="several labels a row") as asked:
+        ct.data.from_folder(folder, label=named)
+    assert [str(cure) for cure in asked.value.cures] == [
+        "arrays = true",
+        "arrays = false",
+    ]
+    clients = ct.data.from_folder(folder, tables=Tables(arrays=True))
+    assert clients.multi_hot
+    one = ct.data.from_folder(folder, label="labels.2", tables=Tables(arrays=False))
+    assert not one.multi_hot
+
+
+def test_each_of_several_labels_has_one_name(tmp_path):
+    folder = films(tmp_path / "films", "int64")
+    with pytest.raises(
+        InputError, match="classes has 2 names, and labels have 3 columns"
+    ):
+        ct.data.from_folder(folder, tables=Tables(arrays=True, classes=["sad", "long"]))
+    named = Tables(arrays=True, classes=["sad", "long", "old"])
+    assert ct.data.from_folder(folder, tables=named).classes == ("sad", "long", "old")
+    checked = check_folder(folder, tables=named)
+    shares = checked.columns["label"]["studio"].shares
+    assert [*shares] == ["sad", "long", "old"]
+    assert shares["sad"] < shares["long"] < shares["old"]
