@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,3 +56,30 @@ def test_each_of_several_labels_has_one_name(tmp_path):
     shares = checked.columns["label"]["studio"].shares
     assert [*shares] == ["sad", "long", "old"]
     assert shares["sad"] < shares["long"] < shares["old"]
+
+
+@pytest.mark.parametrize("labels", ["float32", "bool", "int64"])
+def test_sisters_of_the_label_are_asked_about(labels, tmp_path):
+    """With `labels.2` as the label `labels.0` and `labels.1` were inputs, and nobody was asked."""
+    folder = films(tmp_path / "films", labels)
+    one_label = Tables(label="labels.2", arrays=False)
+    questions = check_folder(folder, tables=one_label).problems
+    (question,) = [q for q in questions if "another outcome" in q]
+    assert question.startswith("labels.0, labels.1:")
+    drop, keep = question.cures
+    assert drop.value == keep.value == ["labels.0", "labels.1"]
+    for cure in (drop, keep):
+        answered = replace(one_label, **{cure.key: cure.value})
+        assert not check_folder(folder, tables=answered).problems
+
+
+def test_columns_of_an_array_that_are_not_labels_are_inputs(tmp_path):
+    """Inputs and the label may lie in one array."""
+    folder = tmp_path / "films"
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for name in ("arthouse", "studio"):
+        table = draw.normal(size=(60, 4)).astype("float32")
+        table[:, 2:] = table[:, 2:] > 0
+        np.savez(folder / f"{name}.npz", table=table)
+    assert not check_folder(folder, tables=Tables(label="table.3")).problems

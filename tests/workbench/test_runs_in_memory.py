@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.base.errors import InputError
 from coterie.data import apply_recipe
 from coterie.data.sets import heart_disease
 from coterie.run.history import History, Row
@@ -223,3 +224,16 @@ def test_what_is_no_saved_run_is_refused(hearts, tmp_path):
             ct.Run.load(path, torch.nn.Linear(15, 1))
     with pytest.raises(ct.InputError, match="it is not a saved run"):
         ct.Run.load(tmp_path / "none", torch.nn.Linear(15, 1))
+
+
+def test_a_run_of_arrays_asks_for_an_array_in_place_of_a_file(tmp_path):
+    """PyTorch's own sentence stood there: new(): invalid data type 'str'."""
+    draw = torch.Generator().manual_seed(0)
+    parts = [
+        (torch.randn(24, 3, generator=draw), torch.randint(0, 2, (24,), generator=draw))
+        for _ in range(2)
+    ]
+    run = ct.fit(ct.FedAvg(), ct.data.from_tensors(parts), ct.models.Logistic(), 1)
+    for file in ("new.npz", tmp_path / "new.npz"):
+        with pytest.raises(InputError, match="give an array, not the name of a file"):
+            run.predict(file)

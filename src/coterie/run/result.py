@@ -152,13 +152,17 @@ class Run:
             client: whose model.
 
         Raises:
-            InputError: no such model, or rows that do not fit.
+            InputError: no such model, rows that do not fit, or the name of a file where the run was not made from tables.
         """
         if self.meaning is None:
             raise InputError(
                 "this run does not say what its outputs mean; make it with ct.fit"
             )
         kind, classes, scale, recipe, last, form = self.meaning
+        if recipe is None and isinstance(rows, str | os.PathLike):
+            raise InputError(
+                "this run was not made from tables: give an array, not the name of a file, such as numpy.load(file)[name] of an npz"
+            )
         module = copy_model(self.module).cpu()
         module.load_state_dict(self.state_dict(client))
         labels, notes = None, tuple[str, ...]()

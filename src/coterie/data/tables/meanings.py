@@ -76,6 +76,7 @@ def ask_about_meanings(
     if len(recipe["label"]["classes"]) == 2:
         yield from _ask_times(tables, labels, recipe, settings)
         yield from _ask_other_outcomes(tables, labels, recipe, settings)
+        yield from _ask_other_labels(tables, recipe, settings)
     yield from _ask_reversed_scales(clients, tables, recipe, settings)
 
 
@@ -269,6 +270,43 @@ def _ask_other_outcomes(
     if names:
         about = "another outcome among the inputs? What is known only afterwards must not be used."
         yield drop_or_keep(names, f"{listing(names)}: {about}")
+
+
+def _ask_other_labels(
+    tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
+    """Ask of the other columns of the label's array, if all hold 0 and 1: they may be further labels of a row, and no inputs.
+
+    An array `a` of an npz file is read as columns a.0, a.1, ... Where one of them holds other numbers, inputs and the label lie in
+    one array.
+    """
+    array, dot, number = recipe["label"]["column"].rpartition(".")
+    if not (dot and number.isdigit()):
+        return
+    others = []
+    for spec in recipe["columns"]:
+        of_array, _, position = spec["name"].rpartition(".")
+        if of_array == array and position.isdigit():
+            others.append(spec)
+    if not all(_is_yes_or_no(tables, spec) for spec in others):
+        return
+    names = [spec["name"] for spec in others if spec["name"] not in settings.keep]
+    if names:
+        # Whoever drops one of an array drops all: the cures name every column.
+        drop, keep = Cure("drop", names), Cure("keep", names)
+        about = f"another outcome of {array!r}, as the label is? What is known only afterwards must not be used."
+        yield Advice(
+            f"{listing(names)}: {about} Then {drop}, else {keep}", (drop, keep)
+        )
+
+
+def _is_yes_or_no(tables: Sequence[Table], spec: ColumnRecipe) -> bool:
+    """Return True for a column of nothing but 0 and 1 in training rows."""
+    if spec["kind"] != "number":
+        return False
+    numbers = _numbers(tables, spec["name"])
+    present = numbers[~np.isnan(numbers)]
+    return bool(np.isin(present, (0, 1)).all())
 
 
 def _best_area(
