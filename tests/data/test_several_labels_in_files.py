@@ -10,7 +10,7 @@ import pytest
 import coterie as ct
 from coterie.base.errors import InputError
 from coterie.config.data import Tables
-from coterie.data.tables.check import check_folder
+from coterie.data.tables.check import check_folder, short
 
 
 def films(folder, labels):
@@ -83,3 +83,13 @@ def test_columns_of_an_array_that_are_not_labels_are_inputs(tmp_path):
         table[:, 2:] = table[:, 2:] > 0
         np.savez(folder / f"{name}.npz", table=table)
     assert not check_folder(folder, tables=Tables(label="table.3")).problems
+
+
+def test_check_shows_the_share_of_each_label(tmp_path):
+    """`0 20%, 1 50% and 1 more` read as if 0 and 1 were classes, and the third label was not told."""
+    folder = films(tmp_path / "films", "int64")
+    checked = check_folder(folder, tables=Tables(arrays=True))
+    facts = checked.columns["label"]["studio"]
+    assert [*facts.shares] == ["label 0", "label 1", "label 2"]
+    shown = short(facts)
+    assert all(name in shown for name in facts.shares)

@@ -47,6 +47,9 @@ from coterie.data.tables.recipe import TableCohort, describe
 
 _USUAL = Tables()
 
+_SEVERAL_LABELS = "several labels"
+# Shares of that many labels of a row are shown.
+_LABELS_SHOWN = 6
 
 _DOUBTS = (
     "drop what is known only afterwards",
@@ -61,11 +64,12 @@ class Facts(NamedTuple):
     """One column at one client, over all rows.
 
     Attributes:
-        kind: number, boolean, text, date or empty.
+        kind: number, boolean, text, date, empty, or several labels (of a row).
         rows: rows of the table.
         missing: share of the rows, from 0 to 1.
         low, high, mean, deviation: of numbers (deviation: the standard one); None for texts.
-        shares: of each text among those that are there, the largest first; empty for numbers.
+        shares: of each text among those that are there, the largest first; of several labels a row that of rows with each label, in
+            their order; empty for numbers.
     """
 
     kind: str
@@ -221,10 +225,12 @@ def _check_arrays(
 def _facts_of_labels(labels: Tensor, clients: Clients) -> Facts:
     """Labels of a client: the share of each class, or of several labels a row that of the rows that have it."""
     if clients.multi_hot:
-        names = clients.classes or tuple(map(str, range(labels.shape[1])))
+        # A bare number would read as a class: 0 and 1 are what a label can be.
+        numbered = tuple(f"label {i}" for i in range(labels.shape[1]))
+        names = clients.classes or numbered
         shares = labels.double().mean(0).tolist()
         by_name = dict(zip(names, shares, strict=True))
-        return Facts("several labels", len(labels), 0.0, shares=by_name)
+        return Facts(_SEVERAL_LABELS, len(labels), 0.0, shares=by_name)
     texts = np.array([*map(str, labels.tolist())], dtype=object)
     return facts_of(Column("text", None, texts))
 
@@ -424,16 +430,20 @@ def short(facts: Facts) -> str:
     ('1 to 2.5, 25% missing', 'a 75%, b 25%')
     >>> short(Facts("number", 2000, 0, shares={"0": .998, "1": .002}))
     '0 99.8%, 1 0.2%'
+    >>> short(Facts("several labels", 40, 0, shares={"sad": .5, "long": .75, "old": .1}))
+    'sad 50%, long 75%, old 10%'
     """
     if facts.low is not None and facts.high is not None:
         text = f"{_round(facts.low)} to {_round(facts.high)}"
     elif facts.shares:
+        # Classes are told by the most frequent two; each of several labels says something of its own.
+        shown = _LABELS_SHOWN if facts.kind == _SEVERAL_LABELS else 2
         text = ", ".join(
             f"{name[:16]} {_percent(share)}"
-            for name, share in list(facts.shares.items())[:2]
+            for name, share in list(facts.shares.items())[:shown]
         )
-        if len(facts.shares) > 2:
-            text += f" and {len(facts.shares) - 2} more"
+        if len(facts.shares) > shown:
+            text += f" and {len(facts.shares) - shown} more"
     else:
         text = facts.kind
     if 0 < facts.missing < 1:
