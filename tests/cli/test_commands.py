@@ -160,6 +160,20 @@ def test_a_method_that_a_program_registers_is_listed(coterie, request):
     assert mine["summary"].lower().startswith("do as fedavg does")
 
 
+@ct.options
+class Unsaid(ct.FedAvg):
+    often: int = 1
+
+
+def test_a_method_without_a_docstring_is_listed_by_that_of_its_file(coterie, request):
+    """Its signature stood there, as Python writes it in place of a docstring."""
+    ct.register("methods", "unsaid")(Unsaid)
+    request.addfinalizer(lambda: METHODS.__delitem__("unsaid"))
+    text = done(coterie("methods")).out
+    assert "often: int" not in text
+    assert not re.search(r"(optimises|sends|memory|needs):\s*$", text, re.M)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -142,6 +142,12 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     assert "One seed: no verdict" in text
 
 
+def test_one_seed_with_folds_has_verdicts(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path, seeds=[7]))
+    results.experiment["split"] = {"folds": 5}
+    assert "no verdict on any difference" not in table.plain(results, width=80)
+
+
 def test_without_local_nothing_is_harm(tmp_path: Path) -> None:
     truth = {m: v for m, v in fake_run.STORY.items() if m != "local"}
     text = table.plain(Results.load(fake_run.heart(tmp_path, truth=truth)), width=80)

@@ -58,7 +58,10 @@ class Entry:
         """Docstring of the class."""
         if isinstance(self.origin, str):
             return ast.get_docstring(_definition(self.origin)) or ""
-        return inspect.getdoc(self.cls) or ""
+        text = inspect.getdoc(self.cls) or ""
+        # A dataclass without a docstring has its signature in place of one.
+        is_signature = text.startswith(f"{getattr(self.cls, '__name__', '')}(")
+        return "" if is_signature else text
 
     @property
     def needs(self) -> str:

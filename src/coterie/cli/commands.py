@@ -354,9 +354,9 @@ def _predict(args: argparse.Namespace) -> int:
             threshold = float(threshold_of(threshold))
     else:
         mend(folder)
+        results = Results.load(folder, threshold)
         if args.client is None:
             raise InputError(f"say whose model of {folder} answers, with --client")
-        results = Results.load(folder, threshold)
         method = method or _default_method(results, args.client)
         seed = args.seed
         if seed is None:

@@ -238,8 +238,9 @@ def list_methods(args: argparse.Namespace) -> int:
         say(f"{row['name']:<{width}} {row['summary']}")
         texts = [row["paper"]]
         for key in ("optimises", "sends", "memory", "needs"):
-            texts.append(f"{key}: {row[key]}")
-        for text in texts:
+            if row[key]:
+                texts.append(f"{key}: {row[key]}")
+        for text in filter(None, texts):
             say_wrapped(text, width + 1)
     say(
         "\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps"

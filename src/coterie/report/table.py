@@ -265,7 +265,8 @@ def _legend(
         lines.append(
             f"Unfinished: {listing(unfinished)}. Comparisons use the seeds that both methods have."
         )
-    if results.baseline and len(results.seeds) == 1:
+    is_single = len(results.seeds) == 1 and not results.comparisons.enough_seeds
+    if results.baseline and is_single:
         lines.append("One seed: no verdict on any difference; repeat with --folds 5.")
     return lines
 

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -61,7 +61,14 @@ def run_method(
     Other arguments and errors as for `fit`.
     """
     settings.check(rounds, seed, len(engine.clients))
-    return _Loop(method, engine, rounds, seed, settings, filters, starts).run(files)
+    try:
+        loop = _Loop(method, engine, rounds, seed, settings, filters, starts)
+        return loop.run(files)
+    except FrozenInstanceError as error:
+        raise InputError(
+            f"{type(method).__name__} writes on itself or on what it was given ({error}), where a resumed run would not find it; "
+            "return it in the state"
+        ) from error
 
 
 MOST_LOST = 0.5

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
+
+import torch
+from torch import Tensor
 
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.files import json_rows, read_json, read_toml
 from coterie.base.label_form import LabelForm
 from coterie.base.loss import Kind
-from coterie.base.rows import LabelScale
+from coterie.base.rows import Inputs, LabelScale
 from coterie.models import build_for
 from coterie.run.experiment import model_of
 from coterie.run.files import (
@@ -83,26 +87,71 @@ def predict(
     answers, recipe, metadata = load_answers(
         folder, client=client, method=method, seed=seed, trust=trust
     )
-    encoded = apply_recipe(recipe, data)
+    columns: Mapping[str, Sequence[str]] = {}
+    inputs: Inputs
+    labels, notes = None, tuple[str, ...]()
+    if recipe:
+        inputs, labels, notes = apply_recipe(recipe, data)
+        columns = cells_of(data)
+    else:
+        inputs = _arrays(metadata["shape"], data)
     cut = threshold
     if cut is None:
         cut = metadata.get("threshold")
     if cut is None:
         cut = 0.5
     prediction = answers.predict(
-        encoded.inputs,
-        encoded.labels,
+        inputs,
+        labels,
         method=metadata["method"],
         client=str(metadata.get("client", client)),
-        notes=tuple(encoded.notes),
+        notes=tuple(notes),
         threshold=cut,
-        columns=cells_of(data),
+        columns=columns,
     )
     require(
         threshold is None or len(prediction.classes) == 2,
         "a threshold needs two classes; leave it out",
     )
     return prediction
+
+
+def _arrays(shape: Any, data: Path) -> Inputs:
+    """The arrays of an npz file that a model of arrays takes; what is beside them is left out.
+
+    Args:
+        shape: of one row; of inputs that are several tensors those by name.
+        data: the file.
+    """
+    from coterie.data.tables.read import read_arrays
+
+    if data.suffix.lower() != ".npz":
+        raise InputError(
+            f"{data} is not an npz file, and this run is one of arrays; write the rows by numpy.savez"
+        )
+    arrays = read_arrays(data)
+    if isinstance(shape, dict):
+        wanted = {key: tuple(one_shape) for key, one_shape in shape.items()}
+    else:
+        fitting = [key for key, a in arrays.items() if a.shape[1:] == tuple(shape)]
+        if len(fitting) != 1:
+            raise InputError(
+                f"{data} must have one array of rows of shape {list(shape)}; it has {len(fitting)}"
+            )
+        wanted = {fitting[0]: tuple(shape)}
+    inputs: dict[str, Tensor] = {}
+    for key, of_row in wanted.items():
+        array = arrays.get(key)
+        if array is None or array.shape[1:] != of_row:
+            raise InputError(
+                f"{data} must have an array {key!r} of rows of shape {list(of_row)}; it has {', '.join(arrays)}"
+            )
+        values = torch.from_numpy(array)
+        # As when the run read its rows: numbers are float32, and whole numbers may be tokens.
+        inputs[key] = values.float() if values.is_floating_point() else values
+    if isinstance(shape, dict):
+        return inputs
+    return next(iter(inputs.values()))
 
 
 def is_final(folder: Path) -> bool:
@@ -142,7 +191,7 @@ def load_answers(
         table = metadata["model"]
     else:
         table = read_toml(folder / "experiment.toml").get("model", {})
-    classes, label = tuple(metadata["classes"]), recipe["label"]
+    classes, label = tuple(metadata["classes"]), recipe.get("label", {})
     form = LabelForm.of_recipe(label)
     built = _model(folder, table, trust)
     model = build_for(form, built, sizes, metadata["outputs"])
@@ -150,7 +199,7 @@ def load_answers(
         form = None  # classes or numbers say it themselves
     model.load_state_dict(state)
     scale = LabelScale()
-    if not classes and form is None:
+    if label and not classes and form is None:
         scale = LabelScale(label["mean"], label["scale"])
     # A file that was written before there were kinds does not say its own.
     if "kind" in metadata:
@@ -189,11 +238,7 @@ def _of_run(
         raise InputError(
             f"the run has no client {client!r}; {nearest(str(client), clients)}, or {OUTSIDE!r} for a hospital that took no part"
         )
-    if not (run / "preprocess.json").exists():
-        raise InputError(
-            f"{run} was not made from tables, so it cannot read a file; use its models/ from Python"
-        )
-    recipes = _json(run / "preprocess.json")
+    recipes = _recipes(run)
     used = str(seed)
     if seed is None:
         used = next(iter(recipes))
@@ -205,6 +250,19 @@ def _of_run(
             f"the run has no method {method!r}; {nearest(str(method), labels_known)}"
         )
     return model_path(run, str(method), used, str(client)), recipes[used]
+
+
+def _recipes(run: Path) -> dict[str, Any]:
+    """The recipe of each seed of a run; empty ones where it was made of arrays, which are used as they are."""
+    if (run / "preprocess.json").exists():
+        recipes: dict[str, Any] = _json(run / "preprocess.json")
+        return recipes
+    tables = read_toml(run / "experiment.toml")
+    if "folder" not in tables.get("data", {}):
+        raise InputError(
+            f"{run} was made neither from tables nor from a folder of arrays, so it cannot read a file; use its models/ from Python"
+        )
+    return {str(seed): {} for seed in tables["run"]["seeds"]}
 
 
 def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
