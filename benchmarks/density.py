@@ -106,7 +106,7 @@ GOALS: dict[str, tuple[Any, bool, str]] = {
         "size with all features kept when the diet ends; growth by a feature is said in its note",
     ),
     "docs words": (
-        (0, 48_800),
+        (0, 49_950),
         True,
         "pages written by hand: 45,000 and what new features add",
     ),
