@@ -45,8 +45,8 @@ class Tables:
 
     Attributes:
         label: column to predict; None looks for one that is called label, target, outcome, y or class.
-        time, event: columns of a label of time to event, in place of `label`: how long a row was followed, and whether the event
-            happened then (1) or follow-up ended before (0).
+        time: column that says how long a row was followed, of a label of time to event; beside `event`, in place of `label`.
+        event: column that says whether the event happened then (1) or follow-up ended before it (0); beside `time`.
         entry: column that says from when on a row was followed, where that is later than 0.
         event_is: values of `event` that mean it, where they are others than 1: [2]. All others end follow-up.
         exposure: column that says in how much time, or among how many, the events of `label`, a count, were counted: bed days.

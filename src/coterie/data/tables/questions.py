@@ -114,7 +114,7 @@ def _ask_task(recipe: Recipe, settings: Tables) -> Iterator[str]:
     low, high = label["values"][0], label["values"][-1]
     yield Advice(
         f"label {label['column']} is one of {len(label['values'])} numbers from {low} to {high}; are they a quantity, such as a count? "
-        "Then --task regression, else --task classification",
+        "Then --task regression, else --task classification; if counted over some time, --exposure COLUMN",
         [Cure("task", "regression"), Cure("task", "classification")],
     )
 
