@@ -37,7 +37,11 @@ def _compare(args: argparse.Namespace) -> int:
     except NotLinearError as error:
         if args.methods is not None:
             raise
-        sys.stderr.write(f"{error}\n")
+        # Its cure is for who named the method; the usual ones change by themselves.
+        why = str(error).partition(";")[0]
+        sys.stderr.write(
+            f"note: {why}; methods that are trained are compared instead\n"
+        )
     tables = tables_of_command(args, solvable=False)
     return _execute(Experiment.from_tables(tables, where), args)
 
