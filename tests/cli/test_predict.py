@@ -64,7 +64,8 @@ def test_a_model_of_arrays_answers_for_an_npz(coterie, tmp_path):
     np.savez(tmp_path / "new.npz", features=new, year=np.arange(5))
     command = "compare films --set data.arrays=true --methods local,fedavg --rounds 3 --seeds 1 --folds 0 --out run"
     done(coterie(*command.split(), "--set", 'data.classes=["sad","long","old"]'))
-    told = done(coterie("predict", "run", "new.npz", "--client", "studio"))
+    # As reports print the name.
+    told = done(coterie("predict", "run", "new.npz", "--client", "Studio"))
     header, *rows = told.out.strip().splitlines()
     assert len(rows) == 5
     assert all(name in header for name in ("sad", "long", "old"))

@@ -251,6 +251,7 @@ def _finalise(args: argparse.Namespace) -> int:
         return _solve_own(args, run)
     mend(run)
     results = Results.load(run, args.threshold)
+    args.client = results.called(args.client)
     took_part = args.client in results.names
     method = args.method or _default_method(results, args.client)
     # A client outside the run has no validation rows by which a threshold could be chosen.
@@ -361,6 +362,7 @@ def _predict(args: argparse.Namespace) -> int:
         results = Results.load(folder, threshold)
         if args.client is None:
             raise InputError(f"say whose model of {folder} answers, with --client")
+        args.client = results.called(args.client)
         method = method or _default_method(results, args.client)
         seed = args.seed
         if seed is None:

@@ -488,11 +488,23 @@ class Scores:
         return len(seeds)
 
     def find_client(self, name: str) -> str:
-        """The client of this name in any case. Raises `InputError` if there is none."""
-        for client in self.clients:
-            if client.casefold() == name.casefold():
-                return client
+        """The client of this name, as `called` finds it. Raises `InputError` if there is none."""
+        client = self.called(name)
+        if client in self.clients:
+            return client
         raise InputError(f"there is no client {name!r}; {nearest(name, self.clients)}")
+
+    def called(self, name: str) -> str:
+        """The client of this name, in any case or as reports print it; the name itself where nobody or more than one is called so."""
+        if name in self.clients:
+            return name
+        folded = name.casefold()
+        alike = [
+            client
+            for client, shown in self.names.items()
+            if folded in (client.casefold(), shown.casefold())
+        ]
+        return alike[0] if len(alike) == 1 else name
 
     def methods_for(self, client: str) -> tuple[str, ...]:
         """The methods that have a model for a client."""
