@@ -39,6 +39,19 @@ def test_a_linear_model_on_tables_is_solved(typed: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "typed",
+    [("--time", "months", "--event", "died"), ("--label", "falls", "--exposure", "d")],
+)
+def test_meritfed_is_not_run_unasked_where_no_kernel_has_the_loss(
+    typed: tuple[str, ...],
+) -> None:
+    """440 rows of time to event took four minutes of a busy machine, three of them for MeritFed."""
+    assert labels(FOLDER, *typed) == [m for m in SOLVED if m != "meritfed"]
+    named = labels(FOLDER, *typed, "--methods", "local,meritfed")
+    assert named == ["local", "meritfed"]
+
+
+@pytest.mark.parametrize(
+    "typed",
     [
         ("--model", "mlp"),
         ("--model", "2nn"),

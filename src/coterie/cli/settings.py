@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SEEDS_WITHOUT_FOLDS = 5
 """In place of those of a preset that names folds."""
+SLOW_OF_EVENTS = ("meritfed",)
+"""Not run unasked on times and counts with exposure, whose losses no kernel has: three quarters of the time went into these."""
 
 
 def tables_of_command(
@@ -52,6 +54,10 @@ def tables_of_command(
         override(tables, args)
     else:
         _override_behind_noise(tables, args, preset_methods(start))
+    if args.methods is None and {"time", "exposure"} & {*tables["data"]}:
+        tables["methods"] = [
+            entry for entry in tables["methods"] if entry["name"] not in SLOW_OF_EVENTS
+        ]
     if not preset_folds:
         return tables
     split = tables.get("split", {})
