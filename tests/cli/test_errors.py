@@ -413,7 +413,7 @@ DAMAGE = {
     "half an experiment": ("report", "experiment.toml", "[data", "experiment.toml"),
     "half a history": ("report", "history.csv", "method,seed\nlocal", "history.csv"),
     "no experiment": ("predict", "experiment.toml", None, "lacks experiment.toml"),
-    "no recipe": ("predict", "preprocess.json", None, "was not made from tables"),
+    "no recipe": ("predict", "preprocess.json", None, "preprocess.json is missing"),
     "half a recipe": ("predict", "preprocess.json", '{"0": ', "preprocess.json"),
     "no model": ("predict", "models/local-0-a.safetensors", None, "has no model of 'local' for 'a'"),
     "half a model": ("predict", "models/local-0-a.safetensors", "xyz", "local-0-a.safetensors is damaged"),

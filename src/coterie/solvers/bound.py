@@ -38,7 +38,8 @@ def shorten_rows(inputs: Tensor, reach: float) -> Tensor:
 def unfold(matrix: Tensor) -> Tensor:
     """The numbers [d (d + 1) / 2] of a symmetric matrix [d, d], as long as it is: those beside the diagonal times sqrt(2).
 
-    >>> unfold(torch.tensor([[1.0, 2.0], [2.0, 3.0]])).norm().item() ** 2  # 1 + 4 + 4 + 9
+    >>> length = unfold(torch.tensor([[1.0, 2.0], [2.0, 3.0]])).norm().item()
+    >>> round(length**2, 4)  # 1 + 4 + 4 + 9
     18.0
     """
     rows, columns = torch.triu_indices(len(matrix), len(matrix))

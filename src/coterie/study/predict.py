@@ -26,8 +26,10 @@ from coterie.run.files import (
     seed_suffix,
 )
 from coterie.run.hashes import (
+    TABLES,
     find_damage,
     read_record,
+    record_or_none,
     refuse_change,
     refuse_other_records,
 )
@@ -257,6 +259,11 @@ def _recipes(run: Path) -> dict[str, Any]:
     if (run / "preprocess.json").exists():
         recipes: dict[str, Any] = _json(run / "preprocess.json")
         return recipes
+    finished = record_or_none(run / TABLES)
+    if finished is None or "preprocess.json" in finished["files"]:
+        raise InputError(
+            f"{run / 'preprocess.json'} is missing; copy it back, or repeat the run in another folder"
+        )
     tables = read_toml(run / "experiment.toml")
     if "folder" not in tables.get("data", {}):
         raise InputError(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.errors import InputError
+from coterie.base.hazards import WITHIN_HORIZON
 from coterie.base.rng import fork_generators
 from coterie.base.vector import copy_model
 from coterie.data.sets import Dataset
@@ -29,7 +30,9 @@ def _rows_of(kind: str, count: int = 24) -> tuple[Tensor, Tensor]:
         time = 2 * torch.rand(count, generator=stream, dtype=torch.float64)
         event = (torch.arange(count) % 3 > 0).double()
         labels_of_events = torch.stack([torch.zeros_like(time), time, event], 1)
-        return torch.cat([hazard, 2 * hazard], 1), labels_of_events
+        # Until the horizon, until the last cut, and until times before the horizon, at a constant hazard.
+        before = hazard * torch.tensor(WITHIN_HORIZON, dtype=torch.float64)
+        return torch.cat([hazard, 2 * hazard, before], 1), labels_of_events
     columns = 1 if kind in ("binary", "regression") else _CLASSES
     outputs = torch.randn(count, columns, generator=stream, dtype=torch.float64)
     if kind == "multilabel":
