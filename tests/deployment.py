@@ -394,6 +394,27 @@ SAME = (
 )
 
 
+BOUNDS = (
+    "bounds = { age = [20, 90], sex = [0, 1], trestbps = [80, 220], chol = [80, 610], "
+    "fbs = [0, 1], thalach = [60, 220], exang = [0, 1], oldpeak = [-3, 7] }\n"
+)
+
+
+def approve_private_plan(deployment, path, methods, *, epsilon, delta):
+    """Write the deployment's plan with these methods, noise by row and bounds, and let every site approve it; returns the path."""
+    text = deployment.plan.read_text()
+    head, rest = text.split("[[methods]]", 1)
+    head = head.replace('drop = ["ca"', f'{BOUNDS}drop = ["ca"')
+    head = head.replace("steps = 5", "steps = 1")
+    noise = f"[privacy]\nepsilon = {epsilon}\ndelta = {delta}\n"
+    text = f"{head}{methods}\n{noise}\n[run]{rest.split('[run]', 1)[1]}"
+    path.write_text(f'{text}kits = "{deployment.kits}"\n')
+    for name in HOSPITALS:
+        deployment.settings(name, epsilon=epsilon, delta=delta)
+        deployment.approve(name, path)
+    return path
+
+
 def differences(one, other, *kept):
     """Files of two run directories that follow from the seed and differ; sites have `kept` their own models in folders of theirs."""
     models = {

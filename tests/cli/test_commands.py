@@ -174,6 +174,13 @@ def test_a_method_without_a_docstring_is_listed_by_that_of_its_file(coterie, req
     assert not re.search(r"(optimises|sends|memory|needs):\s*$", text, re.M)
 
 
+def test_show_explains_a_class_without_a_docstring_by_its_file(coterie, tmp_path):
+    source = (ROOT / "examples" / "own_method.py").read_text()
+    (tmp_path / "mine.py").write_text(source)
+    text = done(coterie("show", "mine.py:Median")).out
+    assert text.startswith(source.removeprefix('"""').partition("\n")[0])
+
+
 @pytest.mark.parametrize(
     "name",
     [

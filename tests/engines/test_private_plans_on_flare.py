@@ -9,7 +9,7 @@ import pytest
 
 from coterie.base.privacy import epsilon_of
 from coterie.sites.ledger import Account
-from deployment import HOSPITALS, deployed
+from deployment import HOSPITALS, approve_private_plan, deployed
 
 pytest.importorskip(
     "nvflare",
@@ -19,42 +19,22 @@ pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 ROUNDS, DELTA = 2, 1e-4
 FEDAVG = '[[methods]]\nname = "fedavg"\n'
-PRIVATE = f"""
+METHODS = """
 [[methods]]
 name = "local"
 
 [[methods]]
 name = "fedavg"
-
-[privacy]
-epsilon = 1.0
-delta = {DELTA}
 """
-BOUNDS = (
-    "bounds = { age = [20, 90], sex = [0, 1], trestbps = [80, 220], chol = [80, 610], "
-    "fbs = [0, 1], thalach = [60, 220], exang = [0, 1], oldpeak = [-3, 7] }\n"
-)
-
-
-def private_plan(deployment, path):
-    """Write the deployment's plan, which may run three times, with noise by row and bounds."""
-    text = deployment.plan.read_text()
-    head, rest = text.split("[[methods]]", 1)
-    head = head.replace('drop = ["ca"', f'{BOUNDS}drop = ["ca"')
-    head = head.replace("steps = 5", "steps = 1")
-    text = f"{head}{PRIVATE}\n[run]{rest.split('[run]', 1)[1]}"
-    path.write_text(f'{text}kits = "{deployment.kits}"\n')
-    for name in HOSPITALS:
-        deployment.settings(name, epsilon=1.0, delta=DELTA)
-        deployment.approve(name, path)
-    return path
 
 
 @pytest.mark.promise("an epsilon")
 @pytest.mark.promise("noise by row")
 def test_a_second_job_and_a_restart_tell_nothing_more(tmp_path):
     with deployed(tmp_path / "made", methods=FEDAVG, rounds=ROUNDS) as deployment:
-        plan = private_plan(deployment, tmp_path / "plan.toml")
+        plan = approve_private_plan(
+            deployment, tmp_path / "plan.toml", METHODS, epsilon=1.0, delta=DELTA
+        )
         first = tmp_path / "first"
         done = deployment.coterie("submit", plan, "--out", first, "--no-report")
         assert "epsilon 1 for fedavg" in " ".join(done.stdout.split())

@@ -10,7 +10,7 @@ import pytest
 from coterie.base.privacy import epsilon_of
 from coterie.sites.ledger import Account
 from coterie.sites.log import entries
-from deployment import HOSPITALS, deployed, differences
+from deployment import HOSPITALS, approve_private_plan, deployed, differences
 
 pytest.importorskip(
     "nvflare",
@@ -20,25 +20,6 @@ pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 ROUNDS, DELTA = 2, 1e-4
 FEDAVG = '\n[[methods]]\nname = "fedavg"\n\n[secure]\nthreshold = 3\n'
-PRIVATE = f"{FEDAVG}\n[privacy]\nepsilon = 1.0\ndelta = {DELTA}\n"
-BOUNDS = (
-    "bounds = { age = [20, 90], sex = [0, 1], trestbps = [80, 220], chol = [80, 610], "
-    "fbs = [0, 1], thalach = [60, 220], exang = [0, 1], oldpeak = [-3, 7] }\n"
-)
-
-
-def private_plan(deployment, path):
-    """Write the deployment's plan with noise by row and bounds, and let the sites approve it."""
-    text = deployment.plan.read_text()
-    head, rest = text.split("[[methods]]", 1)
-    head = head.replace('drop = ["ca"', f'{BOUNDS}drop = ["ca"')
-    head = head.replace("steps = 5", "steps = 1")
-    text = f"{head}{PRIVATE}\n[run]{rest.split('[run]', 1)[1]}"
-    path.write_text(f'{text}kits = "{deployment.kits}"\n')
-    for name in HOSPITALS:
-        deployment.settings(name, epsilon=1.0, delta=DELTA)
-        deployment.approve(name, path)
-    return path
 
 
 def sums_in(log):
@@ -60,7 +41,9 @@ def test_sums_have_the_numbers_of_one_process_and_noise_costs_one_epsilon(tmp_pa
         ]
         assert [sums_in(log) for log in logs] == [(ROUNDS, ROUNDS)] * 4
 
-        plan = private_plan(deployment, tmp_path / "plan.toml")
+        plan = approve_private_plan(
+            deployment, tmp_path / "plan.toml", FEDAVG, epsilon=1.0, delta=DELTA
+        )
         # What was told without noise counts as infinity: a person gives the sites a new account.
         for log in logs:
             for file in log.parent.glob("asks.jsonl*"):

@@ -178,6 +178,10 @@ class FixedEffects(Method[State | bounded_slopes.State]):
         """Once the slopes stand; never behind noise."""
         return isinstance(state, State) and state.done
 
+    def row_events(self, rounds: int) -> int:
+        """The products of rows, and the gradients of each round."""
+        return 1 + rounds
+
     def slope_variance(self, state: State | bounded_slopes.State) -> Tensor | None:
         """The variance of the noise in the slopes; None without noise."""
         return state.variance if isinstance(state, bounded_slopes.State) else None

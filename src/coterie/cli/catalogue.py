@@ -58,10 +58,7 @@ class Entry:
         """Docstring of the class."""
         if isinstance(self.origin, str):
             return ast.get_docstring(_definition(self.origin)) or ""
-        text = inspect.getdoc(self.cls) or ""
-        # A dataclass without a docstring has its signature in place of one.
-        is_signature = text.startswith(f"{getattr(self.cls, '__name__', '')}(")
-        return "" if is_signature else text
+        return docstring_of(self.cls)
 
     @property
     def needs(self) -> str:
@@ -121,6 +118,13 @@ class Entry:
             **paragraphs,
             "needs": self.needs,
         }
+
+
+def docstring_of(candidate: Any) -> str:
+    """The docstring of an object; "" without one, where Python writes the signature of a dataclass in its place."""
+    text = inspect.getdoc(candidate) or ""
+    is_signature = text.startswith(f"{getattr(candidate, '__name__', '')}(")
+    return "" if is_signature else text
 
 
 def paragraph(text: str, word: str) -> str:

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.cli.catalogue import entries, entry_of, foreign_names, paragraph
+from coterie.cli.catalogue import (
+    docstring_of,
+    entries,
+    entry_of,
+    foreign_names,
+    paragraph,
+)
 from coterie.config.registry import DATASETS, KINDS, METHODS
 from coterie.config.schema import explanations
 
@@ -126,6 +132,10 @@ def _kind_of(candidate: Any) -> str:
 def _describe_class(candidate: Any) -> tuple[str, list[Field]]:
     text = _text(candidate)
     if not text:
+        # A file with one class says there what it is.
+        module = sys.modules.get(getattr(candidate, "__module__", ""))
+        text = inspect.getdoc(module) or ""
+    if not text:
         text = f"{getattr(candidate, '__name__', candidate)} has no docstring."
     return text, _fields_of(candidate)
 
@@ -147,7 +157,7 @@ def _fields_of(candidate: Any) -> list[Field]:
 
 
 def _text(candidate: Any) -> str:
-    return (inspect.getdoc(candidate) or "").partition("\n\nAttributes:")[0]
+    return docstring_of(candidate).partition("\n\nAttributes:")[0]
 
 
 def _describe_data(dataset: Dataset) -> tuple[str, list[Field]]:

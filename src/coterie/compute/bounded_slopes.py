@@ -104,7 +104,6 @@ def longest(columns: int, noise: RowNoise) -> float:
 
 def _rows(cohort: Cohort, client: int, noise: RowNoise) -> LinearRows:
     """The client's training rows, each of limited length."""
-    require_bounded(cohort.workspace.loss)
     require(
         cohort.workspace.secret_normal is None,
         "fixed-effects behind row noise is for one machine as yet; take fedavg",

@@ -306,6 +306,12 @@ class Method(ABC, Generic[S]):
         """Return True if later rounds change no model, so that these need not be evaluated again."""
         return False
 
+    def row_events(self, rounds: int) -> int | None:
+        """Sums over rows that a client tells in so many rounds, of a method that hides rows by a field `private` of its own; None: rows
+        are hidden in its local training, if at all.
+        """
+        return None
+
     def slope_variance(self, state: S) -> Tensor | None:
         """Variance [D] of known noise in the slopes of a linear model, which pooling at home takes into account; None: none."""
         return None

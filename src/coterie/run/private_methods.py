@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
 
-from coterie.algorithms.fixed_effects import FixedEffects
 from coterie.base.errors import InputError
 from coterie.base.privacy import epsilon_of
 from coterie.config.local import LocalSGD
@@ -74,8 +73,9 @@ def hide_rows(
         told: Numbers of evaluations that sites tell of a training.
         secure: How updates are summed behind masks; None: they come as they are.
     """
-    if isinstance(method, FixedEffects):
-        noise = privacy.row_noise(_events_of_bound(rounds) + told)
+    own_events = method.row_events(rounds)
+    if own_events is not None:
+        noise = privacy.row_noise(own_events + told)
         if method.private is None:
             return replace(method, private=noise)
         if method.private != noise and privacy.epsilon != math.inf:
@@ -104,16 +104,6 @@ def _other_noise(where: str) -> str:
     return f"{where}: its private = ... is other noise than that of [privacy]; leave out one of them"
 
 
-def _events_of_bound(rounds: int) -> int:
-    """Events of fixed effects: the products of rows, and the gradients of each round."""
-    return 1 + rounds
-
-
-def bound_noise(privacy: Privacy, rounds: int) -> RowNoise:
-    """Return the noise of fixed effects over so many rounds."""
-    return privacy.row_noise(_events_of_bound(rounds))
-
-
 def noise_by_row(method: Any) -> RowNoise | None:
     """Return the noise that hides rows in what a method's clients tell; None: there is none."""
     noise: RowNoise | None = getattr(method, "private", None)
@@ -137,13 +127,13 @@ def spent_by(
     noise = noise_by_row(method)
     if noise is None or not noise.noise_multiplier:
         return math.inf
-    if isinstance(method, FixedEffects):
-        steps = float(_events_of_bound(rounds))
-    else:
-        steps = float(max(1, rounds * method.local.steps.count))
+    sums = method.row_events(rounds)
+    if sums is None:
+        sums = max(1, rounds * method.local.steps.count)
+    share_hidden = 1.0
     if secure is not None:
-        steps /= secure.hidden_noise**2
-    events = steps + told
+        share_hidden = secure.hidden_noise**2
+    events = sums / share_hidden + told
     return epsilon_of(math.sqrt(events) / noise.noise_multiplier, delta)
 
 

@@ -125,7 +125,7 @@ def _arrays(shape: Any, data: Path) -> Inputs:
         shape: of one row; of inputs that are several tensors those by name.
         data: the file.
     """
-    from coterie.data.tables.read import read_arrays
+    from coterie.data.tables.read import ARRAY_LABELS, read_arrays
 
     if data.suffix.lower() != ".npz":
         raise InputError(
@@ -135,7 +135,12 @@ def _arrays(shape: Any, data: Path) -> Inputs:
     if isinstance(shape, dict):
         wanted = {key: tuple(one_shape) for key, one_shape in shape.items()}
     else:
-        fitting = [key for key, a in arrays.items() if a.shape[1:] == tuple(shape)]
+        # Labels that the file has may be of the same shape as the inputs.
+        fitting = [
+            key
+            for key, array in arrays.items()
+            if key not in ARRAY_LABELS and array.shape[1:] == tuple(shape)
+        ]
         if len(fitting) != 1:
             raise InputError(
                 f"{data} must have one array of rows of shape {list(shape)}; it has {len(fitting)}"

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from coterie import models
-from coterie.algorithms.fixed_effects import FixedEffects
 from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.cures import Advice
@@ -42,6 +41,7 @@ from coterie.run.fit import fit, refuse_autocast
 from coterie.run.hashes import Tree
 from coterie.run.model_files import APART, load_model_file
 from coterie.run.personalisation import tunable
+from coterie.run.private_methods import noise_by_row
 from coterie.run.provenance import describe_run
 from coterie.run.result import Run
 from coterie.run.rounded_models import down_of_run
@@ -112,7 +112,7 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
         module = model_to_train(experiment, clients, 0)
         loss = Workspace(module, experiment.run.row_loss(clients), clients[0]).loss
         require_linear(module, loss, entry.label)
-        if isinstance(method, FixedEffects) and method.private is not None:
+        if noise_by_row(method) is not None:
             require_bounded(loss)
     answerable = clients.server is not None or not method.needs_server_rows
     if not answerable:

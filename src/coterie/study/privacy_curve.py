@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.algorithms.fixed_effects import FixedEffects
 from coterie.base.errors import InputError, cut
 from coterie.config.local import LocalSGD
 from coterie.config.privacy import Privacy
@@ -13,7 +14,7 @@ from coterie.config.schema import build, spell
 from coterie.config.secure import SecureSums
 from coterie.report.privacy import label_at
 from coterie.run.method_tables import label_of, override_local
-from coterie.run.private_methods import bound_noise, noisy_local
+from coterie.run.private_methods import noisy_local
 
 METHODS: tuple[str, ...] = ("local", "fedavg", "fedavg+bias")
 POOLED = "fedavg+pool"
@@ -80,7 +81,8 @@ def add_noise(tables: dict[str, Any], epsilons: Sequence[float]) -> None:
         privacy = build(Privacy, {**settings, "epsilon": epsilon}, "[privacy]")
         rounds = tables["run"]["rounds"]
         if entry["name"] == BOUNDED[0]:
-            entry["private"] = spell(bound_noise(privacy, rounds))
+            events = FixedEffects().row_events(rounds)
+            entry["private"] = spell(privacy.row_noise(events))
             continue
         local = build(
             LocalSGD, override_local(tables.get("local", {}), entry["local"]), where
