@@ -20,6 +20,9 @@ from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.replies import Replies
 from coterie.contract.wire import PerClient
 
+MOST_DIFFERENCES = 1 << 22
+"""Numbers in the differences of models that are held at once: 32 MiB."""
+
 
 def least_weight(clients: int) -> float:
     """Return the weight that each of so many clients has at least where it is decided whom a target visits.
@@ -101,12 +104,14 @@ def anchored_updates(
 
 def _turns(x: Tensor, weights: Tensor, visited: Tensor) -> list[list[tuple[int, int]]]:
     """Visits (target, client), the largest weight times distance moved since then, in turns that visit a client once."""
-    # One target at a time: of all at once the differences would take more memory than the offsets.
-    distances = [
-        torch.linalg.vector_norm((model - at_visit).double(), dim=1)
-        for model, at_visit in zip(x, visited, strict=True)
-    ]
-    distance_moved = torch.stack(distances).cpu()
+    # A block of targets at a time: of all at once the differences of large models would take more memory than the offsets.
+    at_once = max(1, MOST_DIFFERENCES // visited[0].numel())
+    distances = []
+    for low in range(0, len(x), at_once):
+        block = slice(low, low + at_once)
+        moved = (x[block, None] - visited[block]).double()
+        distances.append(torch.linalg.vector_norm(moved, dim=2))
+    distance_moved = torch.cat(distances).cpu()
     need = weights.clamp(min=least_weight(weights.shape[1])) * distance_moved
     turns: list[list[tuple[int, int]]] = []
     turn_counts = [0] * weights.shape[1]
