@@ -543,7 +543,6 @@ def test_what_git_hosts_and_citation_tools_read_is_yaml_and_of_this_version():
     assert sum("body" in form for form in forms) == 2
 
 
-@pytest.mark.programs  # with the sessions of the pages: both are written anew together
 @pytest.mark.parametrize("name", ["hospital", "researcher", "own-method"])
 def test_the_notebook_of_a_tutorial_has_its_cells_and_what_they_print(name):
     nbformat = pytest.importorskip("nbformat")
