@@ -15,11 +15,11 @@ from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute import (
-    cohort_rows,
     kernel_choice,
     kernels,
-    local_training,
     oracle,
+    row_source,
+    side_by_side,
 )
 from coterie.compute.cohort import Cohort
 from coterie.compute.columns import COLUMNS, Columns
@@ -330,7 +330,7 @@ def test_batches_of_many_starts_are_gathered_once_where_they_are_small(monkeypat
     monkeypatch.setattr(kernels.Batched, "feed", counted)
     assert torch.equal(cohort(given).updates_from(starts, local), each)
     chunks = len(fed)
-    monkeypatch.setattr(local_training, "HELD_BYTES", 0)
+    monkeypatch.setattr(side_by_side, "HELD_BYTES", 0)
     assert torch.equal(cohort(given).updates_from(starts, local), each)
     assert len(fed) == chunks + 3 * chunks
 
@@ -635,9 +635,9 @@ def test_all_rows_of_the_same_clients_are_read_once_for_all_steps(monkeypatch):
     count, x = len(everybody.names), everybody.workspace.x.clone()
     x = x + 0.1 * randoms(count, len(x), dtype=torch.float32)
     parts = ["train"] * count
-    reads, take = [], cohort_rows.take
+    reads, take = [], row_source.take
     monkeypatch.setattr(
-        cohort_rows, "take", lambda *asked: reads.append(1) or take(*asked)
+        row_source, "take", lambda *asked: reads.append(1) or take(*asked)
     )
     first = oracle.gradient_each(everybody, x, parts)
     read_once = len(reads)

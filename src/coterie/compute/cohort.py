@@ -26,6 +26,7 @@ from coterie.base.rows import check_plain
 from coterie.base.vector import LASTING, trim_heap
 from coterie.compute.cohort_losses import CohortLosses
 from coterie.compute.features import capture, captured
+from coterie.compute.from_starts import updates_from
 from coterie.compute.local_training import (
     LocalTraining,
     StepBatches,
@@ -92,7 +93,7 @@ class Cohort(CohortLosses):
     def updates_from(self, starts: Tensor, local: LocalSGD) -> Tensor:
         """Train locally from each of the models [T, d + b] by the same batches; return the updates [n, T, d + b]."""
         if local.sampler is None:
-            return LocalTraining(self, starts[0], local).updates_from(starts)
+            return updates_from(self, starts, local)
         return torch.stack([self.updates(start, local) for start in starts], dim=1)
 
     def personal(

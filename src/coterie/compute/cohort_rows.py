@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,18 +13,15 @@ from torch import Tensor
 
 from coterie.base.clients import PARTS, Clients
 from coterie.base.errors import InputError
-from coterie.base.rng import Rng, fork_generators, seed_noise
+from coterie.base.rng import Rng
 from coterie.base.rows import (
     Inputs,
     Part,
     Rows,
-    each_tensor,
-    rows,
-    take,
 )
 from coterie.base.vector import Layout
 from coterie.compute.outcomes import count_effective
-from coterie.compute.segments import RowSource
+from coterie.compute.row_transforms import transform_rows
 from coterie.compute.workspace import Workspace
 from coterie.contract.memory import ClientState, MemoryView
 
@@ -188,29 +185,6 @@ class CohortRows:
         """Return a client's training rows of these numbers, or all, as the model takes them."""
         return self._ready(self._select(self.clients.train, client, numbers))
 
-    def source_of(self, all_rows: Rows) -> RowSource:
-        """Return where a batched kernel reads rows by their numbers among those of all clients."""
-        workspace, labels = self.workspace, all_rows.labels
-        loss = workspace.loss
-
-        def read_inputs(numbers: Tensor) -> Tensor:
-            # No kernel takes a dict.
-            return cast("Tensor", workspace.prepare(take(all_rows.inputs, numbers)))
-
-        def read_labels(numbers: Tensor) -> Tensor:
-            chosen = labels.index_select(0, numbers.to(labels.device))
-            return loss.plain(chosen).to(workspace.device)
-
-        if loss.weighted is None:
-            return RowSource(read_inputs, read_labels)
-        (weights,) = labels[:, -1:].unbind(1)
-
-        def read_weights(numbers: Tensor) -> Tensor:
-            chosen = weights.index_select(0, numbers.to(weights.device))
-            return chosen.to(workspace.device)
-
-        return RowSource(read_inputs, read_labels, read_weights)
-
     def _select(
         self, part: Rows, client: int, numbers: NDArray[np.int64] | None
     ) -> Part:
@@ -242,20 +216,8 @@ class CohortRows:
         if transform is None:
             return inputs
         streams = self.rng(client, purpose).child("transform")
-        changed = []
-        with fork_generators():
-            for k in range(rows(inputs)):
-                stream = streams.child(start + k)
-                # A transform may also draw from a global generator.
-                seed_noise(stream.seed())
-                changed.append(transform(_row(inputs, k), stream))
-        if not isinstance(inputs, dict):
-            return self.workspace.prepare(_stack(changed, inputs))
-        columns = {}
-        for key, value in inputs.items():
-            changed_values = [row[key] for row in changed]
-            columns[key] = _stack(changed_values, value)
-        return self.workspace.prepare(columns)
+        changed = transform_rows(inputs, transform, streams, start)
+        return self.workspace.prepare(changed)
 
     def restart_layers(self, client: int, purpose: str) -> None:
         """Begin anew what the layers draw and count, as it is the client's and named by the seed."""
@@ -272,22 +234,3 @@ def pick_rows(
         first: int = places.start
         return numbers + first
     return places[numbers]
-
-
-def _row(inputs: Inputs, k: int) -> Any:
-    return each_tensor(lambda value: value[k], inputs)
-
-
-def _stack(changed: list[Any], inputs: Tensor) -> Tensor:
-    """Changed rows as one tensor. Raises `InputError` for a row of another form than those of `inputs`."""
-    shape, dtype = inputs.shape[1:], inputs.dtype
-    for row in changed:
-        if not isinstance(row, Tensor):
-            given = type(row).__name__
-        elif (row.shape, row.dtype) != (shape, dtype):
-            given = f"{tuple(row.shape)} and {row.dtype}"
-        else:
-            continue
-        form = f"{tuple(shape)} and {dtype}"
-        raise InputError(f"the transform of rows gave {given}; it must keep {form}")
-    return torch.stack(changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,18 +20,15 @@ from coterie.base.rng import batches
 from coterie.base.rows import Inputs, row_size
 from coterie.base.vector import WIDE, trim_heap
 from coterie.compute import cohort_rows
-from coterie.compute.cohort_rows import Batch, CohortRows, pick_rows
-from coterie.compute.columns import COLUMNS, Columns
+from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.features import capture
-from coterie.compute.kernels import Batched, Feed, StepRule
-from coterie.compute.mapped import Mapped
-from coterie.compute.optimisers import State, make_stepper
+from coterie.compute.kernels import StepRule
+from coterie.compute.optimisers import OptimiserStates, make_stepper
 from coterie.compute.row_noise import PrivateRows, check_private
-from coterie.compute.segments import Chunk, RowSource, chunks
+from coterie.compute.side_by_side import SideBySide, check_finite, step_rule
 from coterie.compute.step_hooks import GradientRule, Penalty, Quadratic, StepHooks
 from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import check_object, overrides
-from coterie.contract.exchange import HELD_BYTES
 from coterie.contract.method import Sampler
 
 
@@ -207,9 +204,8 @@ class LocalTraining:
         self._layer = options.get("layer")
         self._decays = options.get("weight_decays")
         self._found: list[Tensor] = []
-        # Of `updates_from`: whether the same batches come again, the number of the start, and the batches.
-        self._repeats, self._start = False, 0
-        self._planned: list[tuple[Chunk, Iterable[Feed] | None]] | None = None
+        # Which of several models it starts from, and whether there are others.
+        self.start, self.comes_again = 0, False
         n, d = len(cohort.names), cohort.layout.dim
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
@@ -233,7 +229,7 @@ class LocalTraining:
 
     def models(self, *, relative: bool = False) -> Tensor:
         """Train, and return the local models [n, d + b]; or updates, models minus x, if `relative`."""
-        cohort, workspace = self.cohort, self.cohort.workspace
+        cohort, local, workspace = self.cohort, self.local, self.cohort.workspace
         result = torch.empty(
             len(cohort.names),
             cohort.layout.size,
@@ -245,12 +241,17 @@ class LocalTraining:
             self.sampler, Sampler, "trained"
         )
         subtract = relative
-        kernel = workspace.batched or workspace.mapped
-        if kernel is not None and self._is_plain():
+        side_by_side = self.side_by_side
+        if side_by_side is not None:
             subtract = relative and watches
-            self._train_in_kernel(kernel, result, relative=relative and not watches)
+            side_by_side.train(
+                self.x,
+                self.rule_of_steps(),
+                result,
+                relative=relative and not watches,
+            )
         else:
-            self._begin_states()
+            self._states = OptimiserStates.begin(cohort, local, self.purpose)
             with workspace.training(), self._captured() as self._found:
                 for i in range(len(cohort.names)):
                     workspace.load(of_client(self.x, i))
@@ -259,7 +260,7 @@ class LocalTraining:
                     if workspace.x.nbytes >= WIDE:
                         trim_heap()  # else the gradients that are gone and this result take memory at once
                     result[i] = workspace.x
-            self._keep_states()
+            self._states.keep()
         if self.sampler is not None:
             self.sampler.trained(cohort, result)
         if subtract:
@@ -272,33 +273,8 @@ class LocalTraining:
             return nullcontext([])
         return capture(self.cohort.workspace.model, self._layer)
 
-    def updates_from(self, starts: Tensor) -> Tensor:
-        """Train from each of the models [T, d + b] by the same batches, planned once; return updates [n, T, d + b].
-
-        Linear models train some at a time as columns of one; no bit of an update depends on how many there are.
-        """
-        columns, width = None, 1
-        if self._is_plain():
-            columns = self.cohort.workspace.columns
-        if columns is not None:
-            width = COLUMNS
-        self._repeats = len(starts) > width
-        updates = starts.new_empty(len(self.cohort.names), *starts.shape)
-        for number in range(0, len(starts), width):
-            if columns is None:
-                self.x, self._start = starts[number], number
-                updates[:, number] = self.models(relative=True)
-                continue
-            part = starts[number : number + width]
-            self.x = columns.pack(part)
-            wide = starts.new_empty(len(updates), columns.dim)
-            self._train_in_kernel(
-                columns.kernel, wide, relative=True, columns=columns, models=len(part)
-            )
-            updates[:, number : number + width] = columns.unpack(wide, len(part))
-        return updates
-
-    def _is_plain(self) -> bool:
+    @property
+    def is_plain(self) -> bool:
         """Return True if kernels know each step."""
         local = self.local
         is_sgd = local.optimiser == "sgd" and not local.momentum
@@ -312,6 +288,29 @@ class LocalTraining:
         return self.penalty is None or isinstance(self.penalty, Quadratic)
 
     @cached_property
+    def side_by_side(self) -> SideBySide | None:
+        """What trains these clients in a kernel of the workspace; None where the loop over clients does."""
+        workspace = self.cohort.workspace
+        kernel = workspace.batched or workspace.mapped
+        if kernel is None or not self.is_plain:
+            return None
+        return SideBySide(self.cohort, kernel, self.numbers, self.comes_again)
+
+    def rule_of_steps(self) -> StepRule:
+        """What a kernel does in every step."""
+        penalty = cast("Quadratic | None", self.penalty)
+        decays = self._decays
+        if decays is None:
+            return step_rule(
+                self.lr, self.local.weight_decay, self.x, penalty, self.correction
+            )
+        return step_rule(self.lr, decays, self.x, penalty, self.correction)
+
+    def numbers(self, client: int) -> list[NDArray[np.int64]]:
+        """Return the row numbers of each step of a client."""
+        return self._batches(client).numbers(client)
+
+    @cached_property
     def _same(self) -> StepBatches:
         return StepBatches(self.cohort, self.local, self.sampler, self.purpose)
 
@@ -321,78 +320,6 @@ class LocalTraining:
         return replace(
             self._same, local=replace(self.local, steps=Steps(self._steps[client]))
         )
-
-    # ---- in kernels
-
-    def _train_in_kernel(
-        self,
-        kernel: Batched | Mapped,
-        result: Tensor,
-        *,
-        relative: bool,
-        columns: Columns | None = None,
-        models: int = 1,
-    ) -> None:
-        cohort = self.cohort
-        source = cohort.source_of(cohort.clients.train)
-        if columns is not None:
-            narrow, widen = source.inputs, columns.widen
-            source = source._replace(inputs=lambda numbers: widen(narrow(numbers)))
-        if self._planned is None:
-            self._planned = self._plan(kernel, source)
-        rule = self._step_rule()
-        for chunk, feed in self._planned:
-            kernel.train(
-                _with_client_dim(self.x),
-                chunk,
-                feed or kernel.feed(chunk, source),
-                rule,
-                result,
-                relative=relative,
-            )
-            cohort.spent["row_gradients"] += models * int(chunk.counts.sum())
-        # The sum of all is finite only if each model is: clients are looked at one by one only where it is not.
-        if not bool(torch.isfinite(result.sum())):
-            for name, model in zip(cohort.names, result, strict=True):
-                self._check_finite(name, model)
-
-    def _step_rule(self) -> StepRule:
-        """Penalty, correction and weight decay as a kernel takes them."""
-        lr, penalty = self.lr, cast("Quadratic | None", self.penalty)
-        mu = 0.0
-        shift: Tensor | None = None
-        if penalty is not None:
-            mu = penalty.mu
-            shift = _with_client_dim(penalty.shift(lr, self.x))
-        if self.correction is not None:
-            pull = _with_client_dim(self.correction) * -lr
-            if shift is not None:
-                pull = shift + pull
-            shift = pull
-        if self._decays is None:
-            return StepRule(lr, 1 - lr * (self.local.weight_decay + mu), shift)
-        shrink = [1 - lr * (decay + mu) for decay in self._decays]
-        return StepRule(lr, torch.tensor(shrink, dtype=torch.float64), shift)
-
-    def _plan(
-        self, kernel: Batched | Mapped, source: RowSource
-    ) -> list[tuple[Chunk, Iterable[Feed] | None]]:
-        """The chunks of all clients, each with its rows where they are used again."""
-        cohort = self.cohort
-        part = cohort.clients.train
-        positions = [part.positions(number) for number in cohort.index]
-
-        def place(i: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-            return pick_rows(positions[i], numbers)
-
-        numbers = [self._batches(i).numbers(i) for i in range(len(cohort.names))]
-        planned = list(chunks(numbers, kernel.width, place))
-        row_count = sum(chunk.rows.size for chunk in planned)
-        size = row_count * row_size(part.inputs) * cohort.layout.dtype.itemsize
-        # To gather a row takes as long as to train with it.
-        if self._repeats and size <= HELD_BYTES:
-            return [(chunk, [*kernel.feed(chunk, source)]) for chunk in planned]
-        return [(chunk, None) for chunk in planned]
 
     # ---- in the loop over clients
 
@@ -409,7 +336,7 @@ class LocalTraining:
         optimiser = make_stepper(workspace, local, lr)
         decay = local.weight_decay
         if optimiser is not None:
-            optimiser.restore(self._old_states[client])
+            optimiser.restore(self._states.before[client])
             decay = 0.0
         rows = self._private_rows(client)
         hooks = self._hooks(client, rows)
@@ -442,8 +369,8 @@ class LocalTraining:
             if optimiser is not None:
                 optimiser.end()
         if optimiser is not None and local.keep_state:
-            self._new_states.append(optimiser.state())
-        self._check_finite(self.cohort.names[client], workspace.x)
+            self._states.after.append(optimiser.state())
+        check_finite(self.cohort, self.cohort.names[client], workspace.x, lr)
 
     def _gradient(
         self,
@@ -470,38 +397,11 @@ class LocalTraining:
             grad = grad * (clip / (grad.norm() + 1e-12)).clamp(max=1.0)
         return grad, loss
 
-    # ---- the state of optimisers
-
-    def _begin_states(self) -> None:
-        """Read what the optimisers of the clients remember; nothing is read where a client has none."""
-        memory = self.cohort.memory
-        count = len(self.cohort.names)
-        self._new_states: list[State] = []
-        self._old_states: list[State] = [{} for _ in range(count)]
-        if not self.local.keep_state:
-            return
-        # A method that trains twice in a task, its own model and the common one, has two optimisers.
-        self._prefix = memory.number_of(f"optimiser of {self.purpose}")
-        for key in memory.keys_of(self._prefix):
-            for state, value in zip(self._old_states, memory.each(key), strict=True):
-                if value is not None:
-                    state[key.removeprefix(self._prefix)] = value
-
-    def _keep_states(self) -> None:
-        """Let the clients keep the states of their optimisers, where all of them have the same form."""
-        if not self._new_states:
-            return
-        for name, value in self._new_states[0].items():
-            values = [state.get(name) for state in self._new_states]
-            if all(v is not None and v.shape == value.shape for v in values):
-                stacked = torch.stack(cast("list[Tensor]", values))
-                self.cohort.keep(self._prefix + name, stacked)
-
     def _private_rows(self, client: int) -> PrivateRows | None:
         noise = self.local.private
         if noise is None:
             return None
-        return PrivateRows(self.cohort, client, noise, self.purpose, self._start)
+        return PrivateRows(self.cohort, client, noise, self.purpose, self.start)
 
     def _hooks(self, client: int, rows: PrivateRows | None) -> StepHooks:
         penalty, correction = self.penalty, self.correction
@@ -522,18 +422,6 @@ class LocalTraining:
             self._found,
         )
 
-    def _check_finite(self, name: str, model: Tensor) -> None:
-        # Behind a veil an error would say something of a single row.
-        if self.cohort.workspace.veil is not None:
-            return
-        # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
-        if math.isfinite(model.sum().item()):
-            return
-        if not bool(torch.isfinite(model).all()):
-            raise FloatingPointError(
-                f"training of client {name!r} diverged (NaN or Inf); lower local lr = {self.lr}"
-            )
-
 
 def _complete_sampler(sampler: Any) -> Sampler | None:
     if sampler is not None and not isinstance(sampler, Sampler):
@@ -547,13 +435,6 @@ def _split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:
         pieces = zip(*(value.split(sizes) for value in inputs.values()), strict=True)
         return [dict(zip(inputs, piece, strict=True)) for piece in pieces]
     return list(inputs.split(sizes))
-
-
-def _with_client_dim(value: Tensor) -> Tensor:
-    """A vector for all as [1, d + b]; one for each client stays [n, d + b]."""
-    if value.ndim == 1:
-        return value[None]
-    return value
 
 
 def of_client(value: Tensor, client: int) -> Tensor:

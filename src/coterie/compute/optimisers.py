@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut
+from coterie.compute.cohort_rows import CohortRows
 from coterie.compute.workspace import Workspace
 from coterie.config.local import LocalSGD
 from coterie.config.optimisers import OwnOptimiser
@@ -140,3 +141,44 @@ def make_stepper(workspace: Workspace, local: LocalSGD, lr: float) -> Stepper | 
     if local.optimiser == "sgd" and not local.momentum:
         return None
     return Stepper(workspace, local, lr)
+
+
+class OptimiserStates:
+    """What the optimisers of a cohort's clients remember from one training to the next.
+
+    Attributes:
+        before: of each client, what it remembered before; nothing where it has not trained yet.
+        after: of each client, what its optimiser remembers now, filled one after the other.
+    """
+
+    def __init__(self, cohort: CohortRows, prefix: str, before: list[State]) -> None:
+        self._cohort, self._prefix = cohort, prefix
+        self.before = before
+        self.after: list[State] = []
+
+    @classmethod
+    def begin(
+        cls, cohort: CohortRows, local: LocalSGD, purpose: str
+    ) -> OptimiserStates:
+        """Read what they remember; nothing where settings say that each training begins anew."""
+        memory = cohort.memory
+        before: list[State] = [{} for _ in cohort.names]
+        if not local.keep_state:
+            return cls(cohort, "", before)
+        # A method that trains twice in a task, its own model and the common one, has two optimisers.
+        prefix = memory.number_of(f"optimiser of {purpose}")
+        for key in memory.keys_of(prefix):
+            for state, value in zip(before, memory.each(key), strict=True):
+                if value is not None:
+                    state[key.removeprefix(prefix)] = value
+        return cls(cohort, prefix, before)
+
+    def keep(self) -> None:
+        """Let the clients keep the states after their training, where all of them have the same form."""
+        if not self.after:
+            return
+        for name, value in self.after[0].items():
+            values = [state.get(name) for state in self.after]
+            if all(v is not None and v.shape == value.shape for v in values):
+                stacked = torch.stack(cast("list[Tensor]", values))
+                self._cohort.keep(self._prefix + name, stacked)

@@ -21,6 +21,7 @@ from coterie.base.rows import ELEMENTS, row_size
 from coterie.compute.cohort import Cohort
 from coterie.compute.cohort_rows import pick_rows
 from coterie.compute.kernels import GRADIENT, Batched, Feed
+from coterie.compute.row_source import source_of
 from coterie.compute.segments import LANES, Chunk, RowSource, chunks
 from coterie.contract.exchange import HELD_BYTES
 from coterie.contract.task import Form, OneGradient
@@ -239,7 +240,7 @@ def _make_calls(
         if of_client is None:
             of_client = np.arange(cohort.size(i, part))
         chosen.append([of_client])
-    source = cohort.source_of(all_rows)
+    source = source_of(cohort.workspace, all_rows)
     kernel = cast("Batched", cohort.workspace.batched)
     per_row = row_size(all_rows.inputs)
 
