@@ -23,7 +23,7 @@ from torch import Tensor
 from coterie.base.errors import InputError, require
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.discrete_gaussian import DrawWords, discrete_gaussian
-from coterie.compute.row_gradients import clipped_sum
+from coterie.compute.row_gradients import clipped_sums
 from coterie.compute.workspace import Workspace
 from coterie.config.row_noise import RowNoise
 from coterie.contract.fixed_point import NOISE_BITS, NoisyGrid
@@ -62,11 +62,13 @@ class PrivateRows:
         numbers = np.arange(cohort.size(client), dtype=np.int64)
         cohort.require_enough(client, numbers)
         self._batch = cohort.training_rows(client, numbers)
+        self._rows = len(self._batch[1])
+        self._sums = clipped_sums(cohort.workspace, *self._batch, noise.clip)
 
     def steps(self, count: int) -> Iterator[Batch]:
         """Yield the rows once for each step."""
         for _ in range(count):
-            self._cohort.spent["row_gradients"] += len(self._batch[1])
+            self._cohort.spent["row_gradients"] += self._rows
             yield self._batch
 
     def gradient(self) -> Tensor:
@@ -75,8 +77,9 @@ class PrivateRows:
         total = self._clipped_sum()
         if noise.noise_multiplier and noise.clip is not None:
             sigma = noise.noise_multiplier * noise.clip
-            total = to_grid(total + sigma * self._normal(total), sigma)
-        return (total / len(self._batch[1])).to(workspace.layout.dtype)
+            noisy = torch.add(total, self._normal(total), alpha=sigma)
+            total = to_grid(noisy, sigma)
+        return (total / self._rows).to(workspace.layout.dtype)
 
     def words(self, parties: int, factor: float) -> Tensor:
         """Return what this client adds to a sum behind masks at the loaded model: integers [d], int64, with its part of the noise.
@@ -93,8 +96,7 @@ class PrivateRows:
 
     def _clipped_sum(self) -> Tensor:
         """The sum of clipped gradients at the loaded model, float64 [d]."""
-        total = clipped_sum(self._cohort.workspace, *self._batch, self._noise.clip)
-        return total.double()
+        return self._sums().double()
 
     def _normal(self, total: Tensor) -> Tensor:
         """N(0, 1) [d]; under a key it follows from all that the step says, so that the same is told again with the same noise."""
@@ -122,7 +124,7 @@ class PrivateRows:
     def _step_in_bytes(self, total: Tensor) -> bytes:
         """All that a step says: noise, rows, model, and the sum of gradients before noise."""
         workspace = self._cohort.workspace
-        settings = repr((self._noise, len(self._batch[1]), workspace.layout)).encode()
+        settings = repr((self._noise, self._rows, workspace.layout)).encode()
         model = workspace.x.cpu().numpy().tobytes()
         return settings + model + total.cpu().numpy().tobytes()
 
