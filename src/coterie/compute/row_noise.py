@@ -13,7 +13,7 @@ In a sum behind masks each client adds a part of the noise, as integers (`NoisyG
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -42,6 +42,31 @@ def to_grid(values: Tensor, sigma: float) -> Tensor:
     return (values / step).round_().mul_(step)
 
 
+def with_noise(
+    workspace: Workspace,
+    total: Tensor,
+    sigma: float,
+    said: Callable[[Tensor], bytes],
+    simulated: torch.Generator,
+) -> Tensor:
+    """Return a sum [k], float64, with normal noise of this deviation, on its grid.
+
+    Args:
+        workspace: Of the client; under its key the noise follows from what is said, so that the same is told again with the same noise.
+        total: The sum.
+        sigma: > 0.
+        said: All that the client says, the sum before noise among it, as bytes.
+        simulated: Where there is no key, the noise is drawn from this stream, which is public and hides nothing.
+    """
+    count = len(total)
+    if workspace.secret_normal is None:
+        normal = torch.randn(count, generator=simulated, dtype=torch.float64)
+    else:
+        normal = torch.from_numpy(workspace.secret_normal(said(total), count))
+    noisy = torch.add(total, normal.to(total.device), alpha=sigma)
+    return to_grid(noisy, sigma)
+
+
 class PrivateRows:
     """All training rows of a client, and the noisy mean of their clipped gradients.
 
@@ -56,7 +81,6 @@ class PrivateRows:
         self, cohort: CohortRows, client: int, noise: RowNoise, *purpose: str | int
     ) -> None:
         self._cohort, self._noise = cohort, noise
-        # Where noise is simulated, its stream is public and hides nothing.
         self._stream = cohort.rng(client, "row noise").child(*purpose)
         self._simulated = self._stream.generator()
         numbers = np.arange(cohort.size(client), dtype=np.int64)
@@ -77,8 +101,8 @@ class PrivateRows:
         total = self._clipped_sum()
         if noise.noise_multiplier and noise.clip is not None:
             sigma = noise.noise_multiplier * noise.clip
-            noisy = torch.add(total, self._normal(total), alpha=sigma)
-            total = to_grid(noisy, sigma)
+            said, simulated = self._step_in_bytes, self._simulated
+            total = with_noise(workspace, total, sigma, said, simulated)
         return (total / self._rows).to(workspace.layout.dtype)
 
     def words(self, parties: int, factor: float) -> Tensor:
@@ -97,15 +121,6 @@ class PrivateRows:
     def _clipped_sum(self) -> Tensor:
         """The sum of clipped gradients at the loaded model, float64 [d]."""
         return self._sums().double()
-
-    def _normal(self, total: Tensor) -> Tensor:
-        """N(0, 1) [d]; under a key it follows from all that the step says, so that the same is told again with the same noise."""
-        workspace, count = self._cohort.workspace, len(total)
-        if workspace.secret_normal is None:
-            normal = torch.randn(count, generator=self._simulated, dtype=torch.float64)
-            return normal.to(total.device)
-        secret = workspace.secret_normal(self._step_in_bytes(total), count)
-        return torch.from_numpy(secret).to(total.device)
 
     def _source(self, total: Tensor, settings: str) -> DrawWords:
         """Random words for the noise of a sum; under a key they follow from all that the step says, and from these settings."""
