@@ -24,6 +24,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.wire import PerClient
 from coterie.sites.allowed import RefusedError
 from coterie.sites.approval import fits
+from coterie.sites.attack_requests import example_payload, probes
 from coterie.sites.backend import Sites
 from coterie.sites.home_verdict import verdict_lines
 from coterie.sites.ledger import Account
@@ -133,13 +134,23 @@ def test_exactly_the_sums_that_the_noise_was_made_for_are_answered(tmp_path):
         ask_gradient(hospital, round=0)
 
 
-def test_other_noise_than_that_of_the_plan_is_refused(tmp_path):
+@pytest.mark.promise("noise by row")
+def test_what_differs_from_the_plan_in_one_field_is_refused(tmp_path):
     hospital = fixed(tmp_path).begin(pair=PAIR)
     for noise in (ct.RowNoise(0.0, clip=None), ct.RowNoise(NOISE.noise_multiplier, 9)):
         with pytest.raises(RefusedError, match="another value"):
             ask_products(hospital, noise)
         with pytest.raises(RefusedError, match="another value"):
             ask_gradient(hospital, noise=noise)
+    limits = hospital.rows._limits(hospital.rows.shard)
+    tried = 0
+    for declaration, owner in hospital.approved.pairs[PAIR].of_method.values():
+        payload = example_payload(declaration, owner, limits)
+        for probe in probes(declaration, owner, limits, payload):
+            with pytest.raises(RefusedError):
+                hospital.ask(declaration.task, **probe.payload)
+            tried += 1
+    assert tried > 20
     assert mu_of(hospital) == 0
 
 
