@@ -79,19 +79,30 @@ def exact_sums(hospital, shift):
 @pytest.mark.promise("noise by row")
 def test_sums_have_the_stated_noise_under_the_key_of_the_site_on_its_grid(tmp_path):
     hospital = fixed(tmp_path).begin(pair=PAIR)
-    products, gradient, reach = exact_sums(hospital, 0.5)
-    told = ask_products(hospital), ask_gradient(hospital, 0.5)
+    products, _, reach = exact_sums(hospital, 0.0)
+    points = [0.5 * number for number in range(ROUNDS)]
+    gradients = torch.cat([exact_sums(hospital, point)[1] for point in points])
+    exact, scales = (products, gradients), (reach**2, NOISE.clip)
+
+    def told(site):
+        of_points = [
+            ask_gradient(site, point, round=1 + number)
+            for number, point in enumerate(points)
+        ]
+        return ask_products(site), torch.cat(of_points)
+
+    noisy_sums = told(hospital)
     (tmp_path / "other").mkdir()
-    other = fixed(tmp_path / "other").begin(pair=PAIR)
-    under_another_key = ask_products(other), ask_gradient(other, 0.5)
-    scales = reach**2, NOISE.clip
-    for noisy, exact, scale, strange in zip(
-        told, (products, gradient), scales, under_another_key, strict=True
+    under_another_key = told(fixed(tmp_path / "other").begin(pair=PAIR))
+    for noisy, plain, scale, strange in zip(
+        noisy_sums, exact, scales, under_another_key, strict=True
     ):
         sigma = NOISE.noise_multiplier * scale
         assert noisy.dtype == torch.float64
-        assert 0.5 < float((noisy - exact).std() / sigma) < 1.6
-        assert not torch.equal(noisy, strange)
+        # Some 70 and 91 numbers; half or twice the noise is beyond.
+        assert float((noisy - plain).std() / sigma) == pytest.approx(1, abs=0.35)
+        correlation = torch.corrcoef(torch.stack([noisy - plain, strange - plain]))
+        assert abs(float(correlation[0, 1])) < 0.5
         step = 2.0 ** (math.floor(math.log2(sigma)) - 10)
         assert torch.equal((noisy / step).round(), noisy / step)
 
@@ -109,6 +120,23 @@ def test_the_same_again_is_the_same_bytes_for_nothing(tmp_path):
     # Another point has other noise. In another round the same sum is counted again, and tells no more than it did.
     assert not torch.equal(ask_gradient(hospital, 1e-12, round=2), gradient)
     assert torch.equal(ask_products(hospital, round=2), products)
+    assert mu_of(hospital) == pytest.approx(math.sqrt(4) / NOISE.noise_multiplier)
+
+
+@pytest.mark.promise("noise by row")
+def test_a_changed_row_changes_all_of_the_noise_and_is_counted(tmp_path):
+    """Else the difference of two answers would show the row without noise."""
+    hospital = fixed(tmp_path, deploy={"runs": 2}).begin(pair=PAIR)
+    before = ask_products(hospital), ask_gradient(hospital)
+    exact_before = exact_sums(hospital, 0.0)
+    hospital.rows.shard.clients.train.inputs[0] += 0.1
+    after = ask_products(hospital), ask_gradient(hospital)
+    exact_after = exact_sums(hospital, 0.0)
+    for number, scale in enumerate((exact_after[2] ** 2, NOISE.clip)):
+        moved = exact_after[number] - exact_before[number]
+        noise = after[number] - before[number] - moved
+        assert float(moved.norm()) < scale
+        assert float(noise.norm()) > NOISE.noise_multiplier * scale
     assert mu_of(hospital) == pytest.approx(math.sqrt(4) / NOISE.noise_multiplier)
 
 
