@@ -107,7 +107,7 @@ def squared_mu_of_training(
         unknown = arguments["noise"].noise_multiplier * allowed.secure.hidden_noise
         return float(1 / unknown**2)
     if allowed.private and task.name in BOUND_SUMS:
-        # One sum, which a row moves by less than its noise times 1 / multiplier.
+        # One sum, whose noise is so many times as large as what a row can move it.
         return float(1 / arguments["noise"].noise_multiplier ** 2)
     local = arguments.get("local")
     if task.name not in ROW_SUMS or not isinstance(local, LocalSGD):
