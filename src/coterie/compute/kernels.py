@@ -838,7 +838,7 @@ class ClippedSums:
         squares = first.slope.square().sum(1).mul_(self._long_squares)
         for side in others:
             lengths = side.rows.square().sum(1)
-            squares.addcmul_(lengths.add_(side.layer.bias), side.slope.square().sum(1))
+            squares += (lengths + side.layer.bias) * side.slope.square().sum(1)
         shares = shares_within(squares.sqrt_(), bound)[:, None]
         for side in self._sides:
             make_finite(side.slope.mul_(shares))
