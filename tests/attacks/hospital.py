@@ -127,14 +127,14 @@ class Hospital:
         assert not answer.failed, answer.failed
         return answer.blocks[0].values
 
-    def restart(self):
-        """Start the site's process anew."""
+    def restart(self, **begin):
+        """Start the site's process anew, and begin as `begin` does."""
         from coterie.sites.rows import SiteRows
 
         self.rows = SiteRows(
             "hungary", self.settings, self.folder / "kept", self.approved
         )
-        return self.begin()
+        return self.begin(**begin)
 
     def recipe(self, **settings):
         """What an honest server makes of the site's statistics."""

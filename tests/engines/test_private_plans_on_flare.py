@@ -18,31 +18,28 @@ pytest.importorskip(
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 ROUNDS, DELTA = 2, 1e-4
-FEDAVG = '[[methods]]\nname = "fedavg"\n'
-METHODS = """
-[[methods]]
-name = "local"
-
-[[methods]]
-name = "fedavg"
-"""
+LOCAL = '[[methods]]\nname = "local"\n'
 
 
 @pytest.mark.promise("an epsilon")
 @pytest.mark.promise("noise by row")
-def test_a_second_job_and_a_restart_tell_nothing_more(tmp_path):
-    with deployed(tmp_path / "made", methods=FEDAVG, rounds=ROUNDS) as deployment:
+@pytest.mark.parametrize(
+    "method", ["fedavg", pytest.param("fixed-effects", marks=pytest.mark.slow)]
+)
+def test_a_second_job_and_a_restart_tell_nothing_more(tmp_path, method):
+    one = f'[[methods]]\nname = "{method}"\n'
+    with deployed(tmp_path / "made", methods=one, rounds=ROUNDS) as deployment:
         plan = approve_private_plan(
-            deployment, tmp_path / "plan.toml", METHODS, epsilon=1.0, delta=DELTA
+            deployment, tmp_path / "plan.toml", LOCAL + one, epsilon=1.0, delta=DELTA
         )
         first = tmp_path / "first"
         done = deployment.coterie("submit", plan, "--out", first, "--no-report")
-        assert "epsilon 1 for fedavg" in " ".join(done.stdout.split())
+        assert f"epsilon 1 for {method}" in " ".join(done.stdout.split())
         rows = json.loads((first / "summary.json").read_text())
         assert rows
         assert all(row["loss"] is None for row in rows)
         said = deployment.coterie("site", "verdict", deployment.kits / "hungary")
-        assert "fedavg against local" in said.stdout
+        assert f"{method} against local" in said.stdout
         logs = [
             Path(deployment.kits / name / "local" / "asks.jsonl") for name in HOSPITALS
         ]

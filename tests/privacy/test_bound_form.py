@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_private_plans import hospital_of
 
 import coterie as ct
 from coterie.base.clients import Client, Clients
@@ -254,10 +253,3 @@ def test_weights_of_rows_are_refused_with_a_cure():
     model = torch.nn.Linear(3, 1).double()
     with pytest.raises(InputError, match="leave out"):
         ct.fit(ct.FixedEffects(private=PLAIN), clients, model=model, rounds=1)
-
-
-def test_a_plan_for_sites_is_refused_with_a_cure(tmp_path):
-    # The sentence is that of the plan, before any site reads it.
-    methods = [{"name": "fixed-effects"}]
-    with pytest.raises(InputError, match="take fedavg"):
-        hospital_of(tmp_path, methods=methods)

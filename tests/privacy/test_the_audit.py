@@ -107,10 +107,12 @@ def test_rows_that_are_not_clipped_are_found(monkeypatch):
 
 
 def test_half_of_the_noise_is_found(monkeypatch):
-    whole = row_noise.PrivateRows._normal
-    monkeypatch.setattr(
-        row_noise.PrivateRows, "_normal", lambda self, total: whole(self, total) / 2
-    )
+    whole = row_noise.with_noise
+
+    def half(workspace, total, sigma, *more):
+        return whole(workspace, total, sigma / 2, *more)
+
+    monkeypatch.setattr(row_noise, "with_noise", half)
     assert audited(noise_of(2.0), FAST) > 2.0
 
 

@@ -102,7 +102,7 @@ def model_with_intercept(cohort: Cohort, *, x: OneModel, ridge: float) -> OwnMod
     starts = cohort.state(KEY, x[slopes:].double()).values
     own = []
     for client in range(len(cohort.names)):
-        rows = linear_rows(cohort, client)
+        rows = linear_rows(cohort, client, hidden=True)
         b, start = x[:slopes].cpu(), starts[client]
         own.append(
             own_intercepts(b, *rows[:4], ridge / INTERCEPTS, start, rows.weights)

@@ -3,6 +3,8 @@
 What a client tells: once the products of its rows, then at each point that it is sent the sum of its rows' clipped gradients. Each is a
 Gaussian event of mu = 1 / noise_multiplier. Nothing is chosen on the rows before: an intercept that suited them would move with one
 row, and with it what all others say. So intercepts are columns that only one client fills, and move by the same noisy steps.
+
+Each client adds its noise itself: in one process it is simulated, and a site draws it under a key that stays there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from coterie.base.loss import Loss
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.compute.linear import LinearRows, counts, linear_rows
-from coterie.compute.row_noise import to_grid
+from coterie.compute.row_noise import with_noise
 from coterie.config.row_noise import RowNoise
 from coterie.contract.federation import Federation
 from coterie.contract.task import Form, Holds, Point, Rows, task
@@ -70,7 +72,8 @@ def tell_products(cohort: Cohort, *, noise: RowNoise) -> Products:
         rows = _rows(cohort, client, noise)
         summed = bound.unfold(rows.inputs.T @ rows.inputs)
         sigma = noise.noise_multiplier * longest(rows.inputs.shape[1], noise) ** 2
-        told.append(_with_noise(cohort, client, summed, sigma, "products"))
+        said = ("products", noise, len(rows.labels), cohort.layout)
+        told.append(_behind_noise(cohort, client, summed, sigma, said))
     return Products(torch.stack(told), cohort.sizes)
 
 
@@ -86,14 +89,16 @@ def tell_row_gradients(
     for client in range(len(cohort.names)):
         rows = _rows(cohort, client, noise)
         cohort.spent["row_gradients"] += len(rows.labels)
-        clip = _clip(noise)
+        clip = clip_of(noise)
         summed = bound.clipped_gradient(x[client].cpu(), *rows[:4], clip)
         sigma = noise.noise_multiplier * clip
-        told.append(_with_noise(cohort, client, summed, sigma, "gradient"))
+        said = ("gradient", noise, len(rows.labels), cohort.layout)
+        told.append(_behind_noise(cohort, client, summed, sigma, said, x[client]))
     return RowGradients(torch.stack(told))
 
 
-def _clip(noise: RowNoise) -> float:
+def clip_of(noise: RowNoise) -> float:
+    """The largest length of the gradient of a row; none where gradients have no limit."""
     return math.inf if noise.clip is None else noise.clip
 
 
@@ -104,25 +109,34 @@ def longest(columns: int, noise: RowNoise) -> float:
 
 def _rows(cohort: Cohort, client: int, noise: RowNoise) -> LinearRows:
     """The client's training rows, each of limited length."""
-    require(
-        cohort.workspace.secret_normal is None,
-        "fixed-effects behind row noise is for one machine as yet; take fedavg",
-    )
-    rows = linear_rows(cohort, client)
+    rows = linear_rows(cohort, client, hidden=True)
     reach = longest(rows.inputs.shape[1], noise)
     return rows._replace(inputs=bound.shorten_rows(rows.inputs, reach))
 
 
-def _with_noise(
-    cohort: Cohort, client: int, total: Tensor, sigma: float, purpose: str
+def _behind_noise(
+    cohort: Cohort,
+    client: int,
+    total: Tensor,
+    sigma: float,
+    said: tuple[Any, ...],
+    at: Tensor | None = None,
 ) -> Tensor:
-    """A sum [k] with normal noise of this deviation, on a grid (`to_grid`); as it is without."""
+    """A sum [k] at a point [P], if at any, with normal noise of this deviation on its grid; as it is without noise.
+
+    What the client says beside them begins with what the sum is of, which names the stream of simulated noise.
+    """
     if not sigma or math.isnan(sigma):
         return total
-    # Noise is simulated: its stream is public and hides nothing.
-    generator = cohort.rng(client, "row noise").child(purpose).generator()
-    normal = torch.randn(len(total), generator=generator, dtype=torch.float64)
-    return to_grid(total + sigma * normal, sigma)
+
+    def in_bytes(summed: Tensor) -> bytes:
+        point = b""
+        if at is not None:
+            point = at.cpu().numpy().tobytes()
+        return repr(said).encode() + point + summed.numpy().tobytes()
+
+    simulated = cohort.rng(client, "row noise").child(said[0]).generator()
+    return with_noise(cohort.workspace, total, sigma, in_bytes, simulated)
 
 
 class State(NamedTuple):
@@ -252,7 +266,7 @@ def _variance(state: State, noise: RowNoise, outputs: int, averaged: int) -> Ten
     """The variance [D] of the noise in a mean of so many points, where the curvature is its bound; it is larger where that is lower."""
     if not noise.noise_multiplier:
         return torch.zeros_like(state.variance)
-    of_sum = (noise.noise_multiplier * _clip(noise)) ** 2 * len(state.clients)
+    of_sum = (noise.noise_multiplier * clip_of(noise)) ** 2 * len(state.clients)
     inverse = torch.linalg.inv(state.curvature / BLOCKS)
     of_output: Tensor = of_sum * (inverse @ inverse).diagonal() / averaged
     return of_output.repeat(outputs)

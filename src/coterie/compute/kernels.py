@@ -390,85 +390,6 @@ class Batched:
         self._step(sides, rows, self._labels(labels)[None], scale, GRADIENT)
         return gradient
 
-    def clipped_sum(
-        self,
-        x: Tensor,
-        inputs: Tensor,
-        labels: Tensor,
-        bound: float | None,
-        row_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Sum over rows of the gradients [d] of their losses at x [d], times `row_weights` [rows], each of a length of `bound` at most.
-
-        No gradient of one row is made: its squared norm is the sum over layers of (|input|^2 + 1) |slope|^2, where the slope is that of
-        the loss at the layer's output (I. Goodfellow, "Efficient Per-Example Gradient Computations", 2015). A row without finite
-        gradient counts 0.
-        """
-        # Forward, then the slope [B, out] of each row's loss at the outputs of every layer, from the last to the first.
-        activations, weights = self._activations(x, inputs)
-        slope = activations.pop()
-        scale = slope.new_full((1, len(labels), 1), self._factor)
-        if row_weights is not None:
-            scale = scale * row_weights.to(scale)[:, None]
-        self._slope(slope[None], self._labels(labels)[None], scale)
-        slopes = [slope]
-        for number in range(len(self.layers) - 1, 0, -1):
-            slope = slope @ cast("Tensor", weights[number])
-            if self.layers[number - 1].relu:
-                slope *= activations[number] > 0
-            slopes.insert(0, slope)
-
-        if bound is not None:
-            squares = torch.zeros_like(scale[0, :, 0])
-            for layer, inner, slope in zip(
-                self.layers, activations, slopes, strict=True
-            ):
-                inner_squares: Tensor | float = 0.0
-                if layer.inputs:
-                    inner_squares = inner.square().sum(1)
-                # The input of a bias is 1.
-                squares += (inner_squares + layer.bias) * slope.square().sum(1)
-            shares = shares_within(squares.sqrt(), bound)
-            # A share of 0 does not make 0 of a number that is not finite.
-            if not bool(squares.isfinite().all()):
-                activations = [finite(inner) for inner in activations]
-                slopes = [finite(slope) for slope in slopes]
-            slopes = [slope * shares[:, None] for slope in slopes]
-
-        pieces = []
-        for layer, inner, slope in zip(self.layers, activations, slopes, strict=True):
-            if layer.inputs:
-                pieces.append((slope.T @ inner).flatten())
-            if layer.bias:
-                pieces.append(slope.sum(0))
-        return torch.cat(pieces)
-
-    def _activations(
-        self, x: Tensor, inputs: Tensor
-    ) -> tuple[list[Tensor], list[Tensor | None]]:
-        """The inputs of every layer for rows `inputs`, then the outputs of the last, each [B, width]; and the weights at x [d]."""
-        parameters = iter(self._split(x[None]))
-        activations = [inputs.flatten(1)]
-        weights: list[Tensor | None] = []
-        for layer in self.layers:
-            weight: Tensor | None = None
-            bias: Tensor | None = None
-            if layer.inputs:
-                weight = next(parameters)[0]
-            if layer.bias:
-                bias = next(parameters)[0, 0]
-            if weight is None:
-                out = cast("Tensor", bias).repeat(len(inputs), 1)
-            elif bias is None:
-                out = activations[-1] @ weight.T
-            else:
-                out = torch.addmm(bias, activations[-1], weight.T)
-            if layer.relu:
-                out.relu_()
-            activations.append(out)
-            weights.append(weight)
-        return activations, weights
-
     def outputs(self, x: Tensor, chunk: Chunk, inputs: Tensor) -> Tensor:
         """Outputs [c, B, out] of the models of a chunk, of x [n, d], for the inputs of its first step; nothing is trained."""
         slots = max(len(chunk.members), self._least)
@@ -772,15 +693,168 @@ class Batched:
         outputs.sub_(labels).mul_(scale)
 
 
+class _SumSide(NamedTuple):
+    """Tensors of one layer that a sum of clipped gradients needs, made once.
+
+    Attributes:
+        layer: Its form.
+        rows: What it takes [B, in].
+        weight: [out, in]; None without inputs.
+        turned: The same as [in, out].
+        bias: [out]; None without one.
+        out: Room for outputs [B, out].
+        slope: Room for the slope of each row's loss there [B, out]; for the last layer the same room.
+        turned_slope: The same as [out, B].
+        of_weight: Where the gradient of the weight goes [out, in].
+        of_bias: Where that of the bias goes [out].
+    """
+
+    layer: Layer
+    rows: Tensor
+    weight: Tensor | None
+    turned: Tensor | None
+    bias: Tensor | None
+    out: Tensor
+    slope: Tensor
+    turned_slope: Tensor
+    of_weight: Tensor | None
+    of_bias: Tensor | None
+
+
+class ClippedSums:
+    """Sums over the same rows of the gradients of their losses, each of a length of `bound` at most, at one model after another.
+
+    No gradient of one row is made: its squared norm is the sum over layers of (|input|^2 + 1) |slope|^2, where the slope is that of
+    the loss at the layer's output (I. Goodfellow, "Efficient Per-Example Gradient Computations", 2015). A row without finite
+    gradient counts 0, where there is a bound.
+
+    Of few rows a sum costs what its calls cost: what does not depend on the model is computed once, and all sums use the same room.
+
+    Args:
+        kernel: The model and its loss.
+        x: The model [d]; its numbers may change between sums.
+        inputs: Of the rows.
+        labels: Of the rows.
+        bound: > 0; None: no limit.
+        row_weights: By which gradients are multiplied before [rows]; None: 1.
+    """
+
+    def __init__(
+        self,
+        kernel: Batched,
+        x: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        bound: float | None,
+        row_weights: Tensor | None,
+    ) -> None:
+        self._kernel, self._bound = kernel, bound
+        rows = inputs.flatten(1)
+        first = kernel.layers[0]
+        squares = rows.new_zeros(len(rows))
+        if first.inputs:
+            squares = rows.square().sum(1)
+        scale = rows.new_full((1, len(rows), 1), kernel._factor)
+        if row_weights is not None:
+            scale = scale * row_weights.to(scale)[:, None]
+        if bound is not None:
+            # A share of 0 does not make 0 of a number that is not finite.
+            is_finite = squares.isfinite()[:, None]
+            rows = torch.where(is_finite, rows, 0.0)
+            scale = torch.where(is_finite, scale, 0.0)
+            squares = torch.where(is_finite[:, 0], squares, 0.0)
+        self._labels, self._scale = kernel._labels(labels)[None], scale
+        # The input of a bias is 1.
+        self._long_squares = squares + first.bias
+
+        self._total = torch.empty_like(x)
+        self._sides = self._make_sides(x, rows)
+
+    def _make_sides(self, x: Tensor, rows: Tensor) -> list[_SumSide]:
+        parameters = iter(self._kernel._split(x[None]))
+        gradients = iter(self._kernel._split(self._total[None]))
+        sides: list[_SumSide] = []
+        for layer in self._kernel.layers:
+            weight = turned = bias = of_weight = of_bias = None
+            if layer.inputs:
+                weight, of_weight = next(parameters)[0], next(gradients)[0]
+                turned = weight.T
+            if layer.bias:
+                bias, of_bias = next(parameters)[0, 0], next(gradients)[0, 0]
+            out = rows.new_empty(len(rows), layer.outputs)
+            slope = out
+            # The outputs of the last layer are of no use any more.
+            if len(sides) < len(self._kernel.layers) - 1:
+                slope = torch.empty_like(out)
+            side = _SumSide(
+                layer,
+                rows,
+                weight,
+                turned,
+                bias,
+                out,
+                slope,
+                slope.T,
+                of_weight,
+                of_bias,
+            )
+            sides.append(side)
+            rows = out
+        return sides
+
+    def at_model(self) -> Tensor:
+        """Return the sum [d] at the model as it is now; the next call writes over it."""
+        self._find_slopes()
+        if self._bound is not None:
+            self._shorten_slopes(self._bound)
+        for side in self._sides:
+            if side.of_weight is not None:
+                torch.mm(side.turned_slope, side.rows, out=side.of_weight)
+            if side.of_bias is not None:
+                torch.sum(side.slope, 0, out=side.of_bias)
+        return self._total
+
+    def _find_slopes(self) -> None:
+        """The slope of each row's loss at the outputs of every layer."""
+        for side in self._sides:
+            if side.turned is None:
+                side.out.copy_(cast("Tensor", side.bias))
+            elif side.bias is None:
+                torch.mm(side.rows, side.turned, out=side.out)
+            else:
+                torch.addmm(side.bias, side.rows, side.turned, out=side.out)
+            if side.layer.relu:
+                side.out.relu_()
+        self._kernel._slope(self._sides[-1].slope[None], self._labels, self._scale)
+        for number in range(len(self._sides) - 1, 0, -1):
+            lower, upper = self._sides[number - 1 : number + 1]
+            torch.mm(upper.slope, cast("Tensor", upper.weight), out=lower.slope)
+            if lower.layer.relu:
+                _relu_backward(lower.slope, lower.out, 0, grad_input=lower.slope)
+
+    def _shorten_slopes(self, bound: float) -> None:
+        """Scale the slopes of each row, so that its gradient has a length of `bound` at most; to 0 where that is not finite."""
+        first, *others = self._sides
+        squares = first.slope.square().sum(1).mul_(self._long_squares)
+        for side in others:
+            lengths = side.rows.square().sum(1)
+            squares += (lengths + side.layer.bias) * side.slope.square().sum(1)
+        shares = shares_within(squares.sqrt_(), bound)[:, None]
+        for side in self._sides:
+            make_finite(side.slope.mul_(shares))
+        for side in others:
+            make_finite(side.rows)
+
+
 def shares_within(norms: Tensor, bound: float) -> Tensor:
-    """Return by how much vectors of these norms [n] are scaled to a length of `bound` at most; 0 for one that is not finite."""
-    shares = (bound / norms).clamp_(max=1.0)
-    return torch.where(norms.isfinite(), shares, 0.0)
+    """Return by how much vectors of these norms [n] are scaled to a length of `bound` at most; NaN for one that has none."""
+    # As `bound / norms` would be, without its detour through Python.
+    return norms.clamp(min=bound).reciprocal_().mul_(bound)
 
 
-def finite(values: Tensor) -> Tensor:
-    """Return the values with 0 for those that are none."""
-    return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+def make_finite(values: Tensor) -> Tensor:
+    """Put 0 where there is no number."""
+    return values.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _select(vectors: Tensor, members: Tensor) -> Tensor:

@@ -132,7 +132,11 @@ def counts(layout: Layout) -> tuple[int, int]:
 
 
 def linear_rows(
-    cohort: Cohort, client: int, numbers: NDArray[np.int64] | None = None
+    cohort: Cohort,
+    client: int,
+    numbers: NDArray[np.int64] | None = None,
+    *,
+    hidden: bool = False,
 ) -> LinearRows:
     """Return training rows of the client at position `client`, in float64 on the CPU.
 
@@ -140,13 +144,14 @@ def linear_rows(
         cohort: the clients.
         client: position of the client.
         numbers: which of its training rows; None: all.
+        hidden: whether all that is made of them stays with the client, or is told behind noise.
 
     Raises:
         InputError: The model is not linear, rows are private, or the client may compute nothing of so few rows.
     """
     workspace = cohort.workspace
     layer = require_linear(workspace.model, workspace.loss, "the method")
-    if workspace.veil is not None:
+    if workspace.veil is not None and not hidden:
         raise InputError(
             "curvature is told as it is, and this plan hides losses behind secret noise; take a method that sends updates"
         )

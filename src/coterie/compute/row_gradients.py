@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from coterie.base.rows import Inputs, each_tensor, take
-from coterie.compute.kernels import finite, shares_within
+from coterie.compute.kernels import ClippedSums, make_finite, shares_within
 from coterie.compute.workspace import Workspace
 
 logger = logging.getLogger("coterie")
@@ -38,19 +40,34 @@ def row_gradients(workspace: Workspace, inputs: Inputs, labels: Tensor) -> Tenso
     )
 
 
-def clipped_sum(
+def clipped_sums(
     workspace: Workspace, inputs: Inputs, labels: Tensor, bound: float | None
-) -> Tensor:
-    """Sum over rows of their gradients at the loaded model, each scaled to a length of `bound` at most (None: as it is) [d].
+) -> Callable[[], Tensor]:
+    """What gives the sum over rows of their gradients at the loaded model, each scaled to a length of `bound` at most [d].
 
-    Kernels make no gradient of a row; elsewhere at most `ROW_GRADIENTS` numbers of them are held at once. A row without finite
-    gradient counts 0, where there is a bound.
+    Without bound (None) gradients are as they are; else a row without finite gradient counts 0. What is returned may be written over
+    by the next call. Kernels make no gradient of a row; elsewhere at most `ROW_GRADIENTS` numbers of them are held at once.
     """
     if workspace.of_rows is not None and isinstance(inputs, Tensor):
         loss = workspace.loss
-        return workspace.of_rows.clipped_sum(
-            workspace.head, inputs, loss.plain(labels), bound, loss.weights(labels)
+        plain, weights = loss.plain(labels), loss.weights(labels)
+        sums = ClippedSums(
+            workspace.of_rows, workspace.head, inputs, plain, bound, weights
         )
+        return sums.at_model
+    return partial(_sum_of_gradients, workspace, inputs, labels, bound)
+
+
+def clipped_sum(
+    workspace: Workspace, inputs: Inputs, labels: Tensor, bound: float | None
+) -> Tensor:
+    """The sum that `clipped_sums` gives, once [d]."""
+    return clipped_sums(workspace, inputs, labels, bound)()
+
+
+def _sum_of_gradients(
+    workspace: Workspace, inputs: Inputs, labels: Tensor, bound: float | None
+) -> Tensor:
     dim = workspace.layout.dim
     total = workspace.x.new_zeros(dim)
     height = max(1, ROW_GRADIENTS // dim)
@@ -61,9 +78,11 @@ def clipped_sum(
             total += gradients.sum(0)
             continue
         norms = torch.linalg.vector_norm(gradients, dim=1)
+        # A share of 0 does not make 0 of a number that is not finite.
+        shares = torch.where(norms.isfinite(), shares_within(norms, bound), 0.0)
         if not bool(norms.isfinite().all()):
-            gradients = finite(gradients)
-        total += shares_within(norms, bound) @ gradients
+            gradients = make_finite(gradients)
+        total += shares @ gradients
     return total
 
 

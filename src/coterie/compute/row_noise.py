@@ -13,7 +13,7 @@ In a sum behind masks each client adds a part of the noise, as integers (`NoisyG
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 from coterie.base.errors import InputError, require
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.discrete_gaussian import DrawWords, discrete_gaussian
-from coterie.compute.row_gradients import clipped_sum
+from coterie.compute.row_gradients import clipped_sums
 from coterie.compute.workspace import Workspace
 from coterie.config.row_noise import RowNoise
 from coterie.contract.fixed_point import NOISE_BITS, NoisyGrid
@@ -42,6 +42,31 @@ def to_grid(values: Tensor, sigma: float) -> Tensor:
     return (values / step).round_().mul_(step)
 
 
+def with_noise(
+    workspace: Workspace,
+    total: Tensor,
+    sigma: float,
+    said: Callable[[Tensor], bytes],
+    simulated: torch.Generator,
+) -> Tensor:
+    """Return a sum [k], float64, with normal noise of this deviation, on its grid.
+
+    Args:
+        workspace: Of the client; under its key the noise follows from what is said, so that the same is told again with the same noise.
+        total: The sum.
+        sigma: > 0.
+        said: All that the client says, the sum before noise among it, as bytes.
+        simulated: Where there is no key, the noise is drawn from this stream, which is public and hides nothing.
+    """
+    count = len(total)
+    if workspace.secret_normal is None:
+        normal = torch.randn(count, generator=simulated, dtype=torch.float64)
+    else:
+        normal = torch.from_numpy(workspace.secret_normal(said(total), count))
+    noisy = torch.add(total, normal.to(total.device), alpha=sigma)
+    return to_grid(noisy, sigma)
+
+
 class PrivateRows:
     """All training rows of a client, and the noisy mean of their clipped gradients.
 
@@ -56,17 +81,18 @@ class PrivateRows:
         self, cohort: CohortRows, client: int, noise: RowNoise, *purpose: str | int
     ) -> None:
         self._cohort, self._noise = cohort, noise
-        # Where noise is simulated, its stream is public and hides nothing.
         self._stream = cohort.rng(client, "row noise").child(*purpose)
         self._simulated = self._stream.generator()
         numbers = np.arange(cohort.size(client), dtype=np.int64)
         cohort.require_enough(client, numbers)
         self._batch = cohort.training_rows(client, numbers)
+        self._rows = len(self._batch[1])
+        self._sums = clipped_sums(cohort.workspace, *self._batch, noise.clip)
 
     def steps(self, count: int) -> Iterator[Batch]:
         """Yield the rows once for each step."""
         for _ in range(count):
-            self._cohort.spent["row_gradients"] += len(self._batch[1])
+            self._cohort.spent["row_gradients"] += self._rows
             yield self._batch
 
     def gradient(self) -> Tensor:
@@ -75,8 +101,9 @@ class PrivateRows:
         total = self._clipped_sum()
         if noise.noise_multiplier and noise.clip is not None:
             sigma = noise.noise_multiplier * noise.clip
-            total = to_grid(total + sigma * self._normal(total), sigma)
-        return (total / len(self._batch[1])).to(workspace.layout.dtype)
+            said, simulated = self._step_in_bytes, self._simulated
+            total = with_noise(workspace, total, sigma, said, simulated)
+        return (total / self._rows).to(workspace.layout.dtype)
 
     def words(self, parties: int, factor: float) -> Tensor:
         """Return what this client adds to a sum behind masks at the loaded model: integers [d], int64, with its part of the noise.
@@ -93,17 +120,7 @@ class PrivateRows:
 
     def _clipped_sum(self) -> Tensor:
         """The sum of clipped gradients at the loaded model, float64 [d]."""
-        total = clipped_sum(self._cohort.workspace, *self._batch, self._noise.clip)
-        return total.double()
-
-    def _normal(self, total: Tensor) -> Tensor:
-        """N(0, 1) [d]; under a key it follows from all that the step says, so that the same is told again with the same noise."""
-        workspace, count = self._cohort.workspace, len(total)
-        if workspace.secret_normal is None:
-            normal = torch.randn(count, generator=self._simulated, dtype=torch.float64)
-            return normal.to(total.device)
-        secret = workspace.secret_normal(self._step_in_bytes(total), count)
-        return torch.from_numpy(secret).to(total.device)
+        return self._sums().double()
 
     def _source(self, total: Tensor, settings: str) -> DrawWords:
         """Random words for the noise of a sum; under a key they follow from all that the step says, and from these settings."""
@@ -122,7 +139,7 @@ class PrivateRows:
     def _step_in_bytes(self, total: Tensor) -> bytes:
         """All that a step says: noise, rows, model, and the sum of gradients before noise."""
         workspace = self._cohort.workspace
-        settings = repr((self._noise, len(self._batch[1]), workspace.layout)).encode()
+        settings = repr((self._noise, self._rows, workspace.layout)).encode()
         model = workspace.x.cpu().numpy().tobytes()
         return settings + model + total.cpu().numpy().tobytes()
 

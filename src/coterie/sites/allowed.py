@@ -34,7 +34,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import candidate_losses
 from coterie.run.evaluation import is_evaluated
 from coterie.run.files import ALL
-from coterie.run.private_methods import ROW_SUMS
+from coterie.run.private_methods import BOUND_SUMS, ROW_SUMS
 from coterie.sites.comparisons import note_outcomes
 from coterie.sites.settings import short
 
@@ -101,14 +101,18 @@ class Allowed:
         hidden = {"own", "count", *noise, *untold}
         for declaration, _ in self.tasks.values():
             task = declaration.task
-            row_noise = self.private and task.name in ROW_SUMS
+            row_noise = self.hides_rows_of(task.name)
             for field, kind in task.kinds.items():
-                if row_noise and kind in ("update", "words"):
+                if row_noise and kind in ("update", "words", "curvature"):
                     continue
                 is_fact = kind == "other" and is_exact_fact(task.forms.get(field))
                 if kind not in hidden and not is_fact:
                     return f"{field!r} of {short(task.name)}"
         return ""
+
+    def hides_rows_of(self, task: str) -> bool:
+        """Return True for a task whose vectors are made of sums over rows behind noise, each an event of the plan's [privacy]."""
+        return self.private and task in (*ROW_SUMS, *BOUND_SUMS)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -255,7 +259,7 @@ class Allowed:
             return self.evaluations
         at_the_end = task in (note_outcomes.name, gain_of_others.name)
         first = self.rounds if at_the_end else 0
-        if self.private and task in ROW_SUMS:
+        if self.hides_rows_of(task):
             first = 1  # the noise was made for the rounds of the plan
         return range(first, self.rounds + 1)
 

@@ -18,6 +18,7 @@ from coterie.contract.fitting import down_of, filters_of
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.contribution import most_candidates
 from coterie.run.files import seed_suffix
+from coterie.run.private_methods import noise_by_row
 from coterie.sites.allowed import PARTS, Allowed, RefusedError, is_secret
 from coterie.sites.comparisons import comparisons
 from coterie.sites.flare.workspace import for_owner_only
@@ -110,9 +111,10 @@ class Approved:
             filters = filters_of(method, experiment.filters)
             tell: tuple[str, ...] = ()
             metric_noise = self.metric_noise
-            if experiment.privacy is not None and not method.is_reference:
+            noise = noise_by_row(method)
+            if experiment.privacy is not None and noise is not None:
                 tell = experiment.privacy.tell
-                metric_noise = method.local.private.noise_multiplier
+                metric_noise = noise.noise_multiplier
             for seed, fold in trainings(experiment):
                 allowed[f"{entry.label}-{seed_suffix(seed, fold)}"] = Allowed(
                     method,

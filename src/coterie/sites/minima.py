@@ -89,6 +89,8 @@ def curvature_fits(
                 "Give the plan fewer columns, or another method"
             )
         for declaration, _ in declarations(allowed.method).values():
+            if allowed.hides_rows_of(declaration.task.name):
+                continue  # noise hides rows in it, and epsilon limits how much of it there is
             fields = [
                 form
                 for field, form in declaration.task.forms.items()

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from coterie.base.errors import InputError, nearest
 from coterie.base.files import parse_toml, read_text
 from coterie.base.spelling import quote_toml
-from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of, one_of
+from coterie.config.run import MethodEntry
 from coterie.config.schema import build, options
 from coterie.contract.requests import declarations
 from coterie.engines.inprocess import InProcess
@@ -24,6 +24,7 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
+from coterie.run.private_methods import noise_by_row
 from coterie.run.secure_methods import check_participants
 from coterie.sites.descriptions import SiteDescription, parse_descriptions
 from coterie.sites.followup import TASKS
@@ -223,11 +224,6 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         raise InputError(
             f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
         )
-    for entry in experiment.methods:
-        if getattr(experiment.build_method(entry), "private", None) is not None:
-            raise InputError(
-                f"{path}: {entry.label} behind row noise is for one machine as yet; take fedavg, or leave out [privacy]"
-            )
     _check_filters(experiment, path)
     _check_privacy(experiment, path)
     _check_form(experiment, path)
@@ -290,6 +286,11 @@ def _check_privacy(experiment: Experiment, path: Path) -> None:
             raise InputError(
                 f"{path}: method {entry.label!r} is a yardstick that trains without noise; leave it out beside [privacy]"
             )
+        if experiment.privacy.tell and _makes_own_model(experiment, entry):
+            raise InputError(
+                f"{path}, [privacy] tell: under {entry.label!r} each site makes its own model, whose evaluation tells more of a row "
+                "than noise allows for; leave out tell, or take fedavg"
+            )
     if not experiment.privacy.row_noise(1).noise_multiplier:
         raise InputError(
             f"{path}, [privacy]: without noise it hides nothing at sites; give epsilon, such as epsilon = 2"
@@ -305,11 +306,19 @@ def _check_privacy(experiment: Experiment, path: Path) -> None:
         )
 
 
+def _makes_own_model(experiment: Experiment, entry: MethodEntry) -> bool:
+    """Return True for a method that serves sites models which they make for themselves; references tell nothing."""
+    method = experiment.build_method(entry)
+    if method.is_reference:
+        return False
+    tasks = [declaration.task for declaration, _ in declarations(method).values()]
+    return any("own" in task.kinds.values() for task in tasks)
+
+
 def _check_no_simulated_noise(experiment: Experiment, path: Path) -> None:
     """Raise `InputError` for row noise that no site would draw under its key."""
     for entry in experiment.methods:
-        local = getattr(experiment.build_method(entry), "local", None)
-        if isinstance(local, LocalSGD) and local.private is not None:
+        if noise_by_row(experiment.build_method(entry)) is not None:
             raise InputError(
                 f"{path}: private of method {entry.label!r} is for one machine; at sites write [privacy] with epsilon and delta"
             )

@@ -15,14 +15,16 @@ from coterie.base.errors import visible
 from coterie.base.label_form import LabelForm
 from coterie.base.layers import feature_width
 from coterie.base.vector import Layout
+from coterie.compute.bounded_slopes import clip_of, longest
 from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
+from coterie.config.row_noise import RowNoise
 from coterie.config.schema import spell
 from coterie.config.secure import SecureSums
 from coterie.contract.down import FLOAT32
 from coterie.contract.filters import Filter
 from coterie.contract.fitting import curvature_task, filters_of
-from coterie.contract.replies import LOSSES, VECTORS, row_shape
+from coterie.contract.replies import CURVATURE, LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Asks, Limits
 from coterie.contract.wire import Ask, Context
 from coterie.data.tables.agreement import agree
@@ -33,6 +35,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_for
 from coterie.run.experiment import Experiment
 from coterie.run.files import seed_suffix
+from coterie.run.private_methods import BOUND_SUMS, noise_by_row
 from coterie.sites.allowed import Allowed
 from coterie.sites.approval import Approved
 from coterie.sites.attack_requests import example_payload
@@ -198,25 +201,28 @@ def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
         training = _training_words(getattr(method, "local", None), of_method.secure)
+        if any(task in BOUND_SUMS for task in of_method.of_method):
+            training = _sums_of_rows_words(noise_by_row(method), size.inputs)
         yield f"method    {entry.label}: {run.rounds} rounds{training}"
         yield from (
             f"          before it leaves, {_filter_words(step)}" for step in filters
         )
         for declaration, owner in of_method.of_method.values():
-            kinds = declaration.task.kinds.items()
+            task = declaration.task
+            is_sum = of_method.hides_rows_of(task.name)
             fields = ", ".join(
-                _field_words(field, kind, filters, approved.secret)
-                for field, kind in kinds
+                _field_words(field, kind, filters, approved.secret, is_sum=is_sum)
+                for field, kind in task.kinds.items()
             )
-            if of_method.is_summed(declaration.task.name):
+            if of_method.is_summed(task.name):
                 fields += _sum_words(of_method, len(deployment.sites))
             models = declaration.most_models(len(deployment.sites)) * deployment.runs
-            asked_times = of_method.times(declaration.task.name) * deployment.runs
+            asked_times = of_method.times(task.name) * deployment.runs
             yield (
-                f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
+                f"          {short(task.name)} leaves: {fields}; of up to {models} models in each round, "
                 f"{size.numbers(declaration, owner, approved) * asked_times} numbers in all for each {of_each}"
             )
-        if curvature_task(method):
+        if curvature_task(method) and not approved.private:
             yield (
                 "          no noise hides curvature: from it the server can compute this site's own model of each training"
             )
@@ -403,6 +409,19 @@ def _training_words(local: Any, secure: SecureSums | None) -> str:
     )
 
 
+def _sums_of_rows_words(noise: RowNoise | None, columns: int) -> str:
+    """Say what is told of a method that sums rows of limited length in place of training."""
+    if noise is None:
+        return ""
+    reach, clip = longest(columns, noise), clip_of(noise)
+    numbers = columns * (columns + 1) // 2
+    return (
+        f"; the products of rows, each cut to a length of {reach:.3g}, are summed once: {numbers} numbers with noise of deviation "
+        f"{noise.noise_multiplier * reach**2:.3g}; in each round the gradients of rows, each cut to a length of {clip:g}, are summed "
+        f"with noise of deviation {noise.noise_multiplier * clip:.3g}; all of it is drawn under a key that stays here"
+    )
+
+
 def _filter_words(step: Filter) -> str:
     """Say what a filter does."""
     if isinstance(step, Clip):
@@ -418,7 +437,7 @@ def _filter_words(step: Filter) -> str:
 
 
 def _field_words(
-    field: str, kind: str, filters: tuple[Filter, ...], secret: bool
+    field: str, kind: str, filters: tuple[Filter, ...], secret: bool, *, is_sum: bool
 ) -> str:
     words = {
         "update": "a local model minus the one received",
@@ -430,6 +449,8 @@ def _field_words(
         "choice": "which of the models it is sent fit best, by losses",
         "words": "the sum of clipped gradients of its rows as integers with noise",
     }
+    if is_sum and kind == CURVATURE:
+        return f"{field} (a sum over its rows, behind noise)"
     if kind == "own":
         return f"{field} (no number: its own model stays here)"
     meaning = [words[kind]] if kind in words else []

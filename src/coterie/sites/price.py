@@ -27,13 +27,13 @@ from coterie.config.local import LocalSGD
 from coterie.config.run import RunTable
 from coterie.contract.filters import Filter
 from coterie.contract.payload import payload_fields
-from coterie.contract.replies import LOSSES, VECTORS, row_shape
+from coterie.contract.replies import CURVATURE, LOSSES, VECTORS, row_shape
 from coterie.contract.requests import Limits
 from coterie.contract.task import Task, is_exact_fact
 from coterie.contract.wire import Ask, Context
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
-from coterie.run.private_methods import ROW_SUMS
+from coterie.run.private_methods import BOUND_SUMS, ROW_SUMS
 from coterie.sites.allowed import Allowed, RefusedError, is_secret
 from coterie.sites.attack_requests import example_payload
 from coterie.sites.comparisons import TOLD
@@ -101,11 +101,14 @@ def squared_mu_of_update(filters: tuple[Filter, ...]) -> float:
 def squared_mu_of_training(
     allowed: Allowed, task: Task[Any], arguments: Mapping[str, Any]
 ) -> float | None:
-    """The square of the mu of an update that local training behind row noise makes; None for any other."""
+    """The square of the mu of an update that local training behind row noise makes, or of a sum behind it; None for any other."""
     if allowed.secure is not None and "words" in task.kinds.values():
         # One step, of whose noise the curious know their own parts: mu is sqrt(t / (t - c)) / z.
         unknown = arguments["noise"].noise_multiplier * allowed.secure.hidden_noise
         return float(1 / unknown**2)
+    if allowed.private and task.name in BOUND_SUMS:
+        # One sum, whose noise is so many times as large as what a row can move it.
+        return float(1 / arguments["noise"].noise_multiplier ** 2)
     local = arguments.get("local")
     if task.name not in ROW_SUMS or not isinstance(local, LocalSGD):
         return None
@@ -132,7 +135,9 @@ def events_of(
                 yield "number", told
             continue
         entries = _entries(task, field, arguments, layout)
-        if kind in (*VECTORS, "words"):
+        if kind == CURVATURE and allowed.private and task.name in BOUND_SUMS:
+            yield "update", 1  # the noise is that of the whole vector
+        elif kind in (*VECTORS, "words"):
             behind_rows = squared_mu_of_training(allowed, task, arguments) is not None
             hidden = kind in noisy_kinds or (allowed.private and behind_rows)
             yield (
