@@ -411,7 +411,7 @@ def _run_pair(
             clients,
             experiment.run.row_loss(clients),
             pair.fold,
-            boosted=fits_boosted(experiment, pair.entry, clients),
+            boosted=fits_boosted(experiment, pair.entry, clients, pair.seed),
         )
         files.append(outcomes)
     rows = [
