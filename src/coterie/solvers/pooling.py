@@ -21,6 +21,7 @@ call take and return tensors. Matrices are inverted by torch.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -191,12 +192,10 @@ class Sums(NamedTuple):
 
 def _summed(terms: Any, slopes: int) -> Sums:
     """The sums over clients of their terms [m, 5 D + C + 2], in the order of the values."""
-    ends = np.arange(1, 6) * slopes
-    after_weight = ends[-1] + 1
-    places = [*ends, after_weight, terms.shape[-1] - 1]
     summed: Any = np.sort(terms, axis=-2).sum(-2)
-    parts: Any = np.split(summed, places, axis=-1)
-    return Sums(*parts)
+    ends = [*(slopes * k for k in range(6)), 5 * slopes + 1, terms.shape[-1] - 1]
+    limits = itertools.pairwise([*ends, terms.shape[-1]])
+    return Sums(*(summed[..., low:high] for low, high in limits))
 
 
 class Pooled(NamedTuple):
@@ -324,9 +323,9 @@ def _modes(quadratics: Any, theta: Any, prior: Any, u: Any) -> tuple[Any, Any]:
     precision[..., slopes:] = (1 / prior.q0)[..., None, None]
     centre = np.concatenate([prior.mu, prior.m0], -1)
 
-    curvature = quadratics.curvature.copy()
-    diagonal = np.arange(size)
-    curvature[..., diagonal, diagonal] += precision
+    curvature = np.array(quadratics.curvature, order="C")
+    # Every (P + 1)-th number of a matrix lies on its diagonal.
+    curvature.reshape(*theta.shape[:-1], -1)[..., :: size + 1] += precision
     inverse = torch.linalg.inv(torch.from_numpy(curvature)).numpy()
     moved = (quadratics.curvature @ (theta - quadratics.about)[..., None])[..., 0]
     pull = precision * (theta - centre[..., None, :])
