@@ -484,7 +484,7 @@ class Scores:
         """With how many seeds a method was to run."""
         wanted = len(self.seeds)
         entry = _entries(self.experiment).get(method, {})
-        return min(entry.get("seeds", wanted), wanted)
+        return min(int(entry.get("seeds", wanted)), wanted)
 
     def seed_count(self, method: str) -> int:
         """Number of seeds for which this method has results."""
