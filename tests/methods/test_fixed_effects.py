@@ -43,6 +43,16 @@ MUTANTS = {
             "gradient = rows.gradient.sum(0) - ridge * a",
             "gradient = rows.gradient.sum(0)",
         ),
+        (
+            "solvers/one_output.py",
+            "float(of_rows.gradient.sum()) - ridge * a",
+            "float(of_rows.gradient.sum())",
+        ),
+        (
+            "solvers/one_output.py",
+            "- mixed[:, None] * followed",
+            "+ mixed[:, None] * followed",
+        ),
     ]
 }
 

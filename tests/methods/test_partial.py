@@ -48,13 +48,17 @@ MUTANTS = {
             "sums.offset / old.t - old.mu / s2",
             "sums.offset / old.t + old.mu / s2",
         ),
-        ("solvers/pooling.py", "clients - used + PSEUDO_CLIENTS", "clients - used"),
+        ("solvers/pooling.py", "n = free + PSEUDO_CLIENTS", "n = free"),
         (
             "solvers/pooling.py",
             "used = sums.shrunk + sums.kept_square * w / old.t",
             "used = sums.shrunk",
         ),
-        ("solvers/pooling.py", "* sums.offset + step.square()", "* sums.offset"),
+        (
+            "solvers/pooling.py",
+            "sums.offset + step * step * sums.weight",
+            "sums.offset",
+        ),
         (
             "solvers/pooling.py",
             "(FREEDOM + slopes) / (FREEDOM + distance)",
@@ -62,12 +66,12 @@ MUTANTS = {
         ),
         (
             "solvers/pooling.py",
-            "u = robust_weights(theta, variance, new.mu, prior.t)",
-            "u = robust_weights(theta, variance, new.mu, new.t)",
+            "u = _robust_weights(theta, variance, new.mu, prior.t)",
+            "u = _robust_weights(theta, variance, new.mu, new.t)",
         ),
         (
             "solvers/pooling.py",
-            "sums.intercept_square[..., 0] - clients * m0.square().sum(-1)",
+            "sums.intercept_square[..., 0] - clients * (m0 * m0).sum(-1)",
             "sums.intercept_square[..., 0]",
         ),
         (

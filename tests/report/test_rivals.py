@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import coterie as ct
+from coterie.base.files import read_toml
 from coterie.cli.main import main
 from coterie.compute.boosted import losses_of_classes, losses_of_numbers
 from coterie.report.card import card
@@ -18,7 +19,9 @@ from coterie.report.evidence import Statement
 from coterie.report.results import Results
 from coterie.report.verdicts import STRENGTH, fit_yourself, judge, verdict
 from coterie.report.words import tell
+from coterie.run.experiment import Experiment
 from coterie.study import rivals
+from coterie.study.sweep import run_experiment
 
 sklearn = pytest.importorskip("sklearn.ensemble")
 
@@ -141,6 +144,56 @@ def test_a_run_keeps_losses_of_rows_and_no_trees(tmp_path: Path) -> None:
     assert outcomes.boosted_loss("a") < run.results.mean("local", "a", "loss")
     assert {verdict(run.results, c).boosted for c in "abc"} <= {*STRENGTH}
     assert "boosted" in tell(run.results).caveats[-1]
+
+
+def test_trees_are_fitted_in_two_repeats_and_compared_on_these(tmp_path: Path) -> None:
+    data, folder = table(tmp_path), tmp_path / "run"
+    results = ct.compare(
+        ["local", "fedavg"], data, rounds=1, seeds=3, folder=folder
+    ).results
+    outcomes = results.comparisons.outcomes
+    repeats = outcomes.rows("local", "a")
+    assert [rows.boosted is not None for rows in repeats.values()] == [
+        True,
+        True,
+        False,
+    ]
+    of_two = outcomes.gaps("fedavg", "boosted", "a", "loss", (0, 1))
+    assert len(of_two) == 2
+    gain = results.comparisons.gain("fedavg", "a", "loss", "boosted")
+    assert gain.estimate == pytest.approx(-of_two.mean())
+    assert len(outcomes.gaps("fedavg", "local", "a", "loss", (0, 1, 2))) == 3
+
+
+def test_a_method_of_fewer_repeats_is_compared_on_these(tmp_path: Path) -> None:
+    data, folder = table(tmp_path), tmp_path / "run"
+    split = data.pop("split")
+    tables: dict[str, Any] = {
+        "data": data,
+        "split": split,
+        "model": {"name": "logistic"},
+        "methods": [
+            {"name": "local"},
+            {"name": "partial"},
+            {"name": "fedavg", "seeds": 2},
+        ],
+        "run": {"seeds": 3, "rounds": 2, "rivals": ["linear"]},
+    }
+    run_experiment(Experiment.from_tables(tables, "test"), folder)
+    results = Results.load(folder)
+    outcomes = results.comparisons.outcomes
+    assert [*outcomes.rows("fedavg", "a")] == [0, 1]
+    assert [*outcomes.rows("partial", "a")] == [0, 1, 2]
+    gaps = outcomes.gaps("fedavg", "local", "a", "loss", (0, 1))
+    gain = results.comparisons.gain("fedavg", "a", "loss")
+    assert gain.estimate == pytest.approx(-gaps.mean())
+    assert any("fedavg: the first 2 of 3 repeats" in note for note in results.notes)
+    assert results.seeds_wanted("fedavg") == results.seed_count("fedavg") == 2
+    again = Experiment.from_tables(read_toml(folder / "experiment.toml"), "test")
+    assert [entry.seeds for entry in again.methods] == [None, None, 2]
+    tables["methods"][2]["seeds"] = 0
+    with pytest.raises(ct.InputError, match="seeds"):
+        Experiment.from_tables(tables, "test")
 
 
 def test_the_gain_over_trees_is_a_share_of_the_variance_of_numbers(

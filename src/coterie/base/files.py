@@ -231,13 +231,11 @@ def _read_blocks(file: BinaryIO, most: int) -> bytes:
 def _is_deep(value: Any) -> bool:
     level: list[Any] = [value]
     for _ in range(DEEPEST):
-        inner: list[Any] = []
-        for outer in level:
-            if isinstance(outer, dict):
-                inner += outer.values()
-            elif isinstance(outer, list):
-                inner += outer
-        level = inner
+        # Texts hold no other classes; to ask for subclasses of them takes twice as long.
+        outer = [held for held in level if type(held) in (dict, list)]
+        level = []
+        for held in outer:
+            level += held.values() if type(held) is dict else held
     return bool(level)
 
 

@@ -10,6 +10,7 @@ Needs NumPy alone to be imported; fitting needs scikit-learn.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from typing import Any
 
@@ -98,13 +99,20 @@ def _fit(
     kind: str, inputs: NDArray[Any], labels: NDArray[Any], weights: Vector | None
 ) -> Any:
     from sklearn import ensemble
-    from threadpoolctl import threadpool_limits
 
     if weights is not None:
         # Trees ask a leaf for a weight of its own: in which unit rows weigh must mean nothing.
         weights = weights / weights.mean()
     # Of several threads that are forked none may wait for another.
-    with threadpool_limits(1):
+    with _threads().limit(limits=1):
         model = getattr(ensemble, f"HistGradientBoosting{kind}")
         unfitted = model(**SETTINGS, random_state=0)
         return unfitted.fit(inputs, labels, sample_weight=weights)
+
+
+@functools.cache
+def _threads() -> Any:
+    """The pools of threads of this process, which are looked for once: that takes a tenth of a fit."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,10 @@ from coterie.solvers import glm
 MOST_PARAMETERS = 512
 """Parameters up to which a model is solved: a curvature is 1 MiB a client, and to choose a ridge takes ninety. A table has fewer,
 pixels of images have more."""
+
+
+MOST_KEPT = 1 << 22
+"""Numbers of all clients up to which their rows are kept in float64, 32 MiB, since each round of a solver asks for them."""
 
 
 class LinearRows(NamedTuple):
@@ -150,13 +154,31 @@ def linear_rows(
         InputError: The model is not linear, rows are private, or the client may compute nothing of so few rows.
     """
     workspace = cohort.workspace
-    layer = require_linear(workspace.model, workspace.loss, "the method")
     if workspace.veil is not None and not hidden:
         raise InputError(
             "curvature is told as it is, and this plan hides losses behind secret noise; take a method that sends updates"
         )
     cohort.rows_of("train", client)  # raises for a client without rows
     cohort.require_enough(client, None)
+    if numbers is not None:
+        return _read(cohort, client, numbers)
+    all_rows, place = cohort.clients.train, cohort.index[client]
+    kept_of, kept = workspace.kept_linear
+    if kept_of is not all_rows:
+        kept = {}
+        workspace.kept_linear = all_rows, kept
+    if place in kept:
+        return cast("LinearRows", kept[place])
+    rows = _read(cohort, client, None)
+    numbers_of_all = rows.inputs.shape[1] * int(all_rows.offsets[-1])
+    if numbers_of_all <= MOST_KEPT:
+        kept[place] = rows
+    return rows
+
+
+def _read(cohort: Cohort, client: int, numbers: NDArray[np.int64] | None) -> LinearRows:
+    workspace = cohort.workspace
+    layer = require_linear(workspace.model, workspace.loss, "the method")
     held, stored = cohort.training_rows(client, numbers)
     stored = stored.cpu()
     weights = workspace.loss.weights(stored)

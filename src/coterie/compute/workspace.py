@@ -57,6 +57,7 @@ class Workspace:
         tells_loss: whether `last_loss` is asked for, which kernels do not compute.
         last_loss: mean loss of the batch whose gradient was computed last.
         kept_calls: by part, the rows of clients that were asked about last, as a kernel takes them (`compute/oracle.py`).
+        kept_linear: rows of all clients, and of each the rows as a solver takes them (`compute/linear.py`).
 
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
@@ -136,6 +137,7 @@ class Workspace:
         self.tells_loss = False
         self.last_loss = torch.tensor(torch.nan)
         self.kept_calls: dict[str, tuple[Any, ...]] = {}
+        self.kept_linear: tuple[Any, dict[int, Any]] = None, {}
 
     @cached_property
     def columns(self) -> Columns | None:

@@ -247,6 +247,13 @@ def _rule(declared: Any, hint: Any) -> Rule | None:
 
 def _takes(function: Any, count: int) -> bool:
     """Return True if something can be called with so many arguments."""
+    of_class = getattr(function, "__func__", None)
+    if inspect.isfunction(of_class):
+        return _known_to_take(of_class, count + 1)
+    return _can_bind(function, count)
+
+
+def _can_bind(function: Any, count: int) -> bool:
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -254,6 +261,10 @@ def _takes(function: Any, count: int) -> bool:
     except ValueError:  # nothing is known of how it is called
         return True
     return True
+
+
+# A run asks the same of each method and engine that it builds. Others than functions may have no hash.
+_known_to_take = functools.lru_cache(maxsize=256)(_can_bind)
 
 
 def check_hooks(candidate: Any, base: type[Any]) -> None:

@@ -538,6 +538,7 @@ class MethodEntry:
         fields: fields of the method.
         local: what differs from [local].
         personalise: how each client tunes its model after training; None: it does not.
+        seeds: of the run's seeds, with how many of the first ones it runs; None: with all.
     """
 
     name: str
@@ -545,6 +546,7 @@ class MethodEntry:
     fields: Mapping[str, Any] = field(default_factory=dict)
     local: Mapping[str, Any] = field(default_factory=dict)
     personalise: Tuning | None = None
+    seeds: int | None = None
 
 
 def _are_attackers(who: Any) -> bool:

@@ -204,6 +204,7 @@ class InProcessEngine(LocalEngine):
         """End the worker processes, and forget the rows that were read."""
         # They know the workspace that keeps them, which would wait for the garbage collector.
         self._shard.workspace.kept_calls.clear()
+        self._shard.workspace.kept_linear = None, {}
         if self._workers is not None:
             self._workers.close()
             self._workers = None

@@ -200,4 +200,6 @@ def _title(results: Results, metric: str) -> str:
     repeats = "one seed"
     if seeds > 1:
         repeats = f"mean ± std over {seeds} seeds"
+    if any(results.seeds_wanted(method) < seeds for method in results.methods):
+        repeats = f"mean ± std over the seeds of a method, at most {seeds}"
     return f"{results.metric_title(metric)} on {results.split} rows ({direction} is better; {repeats})"

@@ -480,6 +480,12 @@ class Scores:
                 return method
         return None
 
+    def seeds_wanted(self, method: str) -> int:
+        """With how many seeds a method was to run."""
+        wanted = len(self.seeds)
+        entry = _entries(self.experiment).get(method, {})
+        return min(int(entry.get("seeds", wanted)), wanted)
+
     def seed_count(self, method: str) -> int:
         """Number of seeds for which this method has results."""
         seeds: set[int] = set()

@@ -259,8 +259,9 @@ def _legend(
     unfinished = []
     for method in results.methods:
         finished = results.seed_count(method)
-        if finished < len(results.seeds):
-            unfinished.append(f"{method} has {finished} of {len(results.seeds)} seeds")
+        wanted = results.seeds_wanted(method)
+        if finished < wanted:
+            unfinished.append(f"{method} has {finished} of {wanted} seeds")
     if unfinished:
         lines.append(
             f"Unfinished: {listing(unfinished)}. Comparisons use the seeds that both methods have."

@@ -27,7 +27,7 @@ from coterie.config.registry import (
     MODELS,
     Registry,
 )
-from coterie.config.rules import check_hooks, check_object
+from coterie.config.rules import SIZE, check_hooks, check_object
 from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
 from coterie.config.schema import build, options_of, plain, spell
 from coterie.config.secure import SecureSums
@@ -283,6 +283,8 @@ class Experiment:
                 table[key] = value
         if entry.personalise is not None:
             table["personalise"] = spell(entry.personalise)
+        if entry.seeds is not None:
+            table["seeds"] = entry.seeds
         return table
 
     def _attack_table(self) -> dict[str, Any]:
@@ -393,7 +395,12 @@ class Experiment:
             sentences.append(self._privacy_note(self.privacy))
         if self.run.secure is not None:
             sentences.append(self._secure_note(self.run.secure))
+        repeats = len(self.run.seeds)
         for entry in self.methods:
+            if entry.seeds is not None and entry.seeds < repeats:
+                sentences.append(
+                    f"{entry.label}: the first {entry.seeds} of {repeats} repeats, on which it is compared"
+                )
             if entry.personalise is not None and entry.personalise.chooses:
                 sentences.append(
                     f"{entry.label}: validation rows choose how each client tunes its model, so it was not trained on them"
@@ -720,13 +727,18 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
     local = fields.pop("local", {})
     if not isinstance(local, dict):
         raise InputError(f"{where}: local of method {label!r} must be a table")
+    seeds = fields.pop("seeds", None)
+    if seeds is not None and not SIZE.test(seeds):
+        raise InputError(
+            f"{where}, method {label!r}: seeds is the number of repeats that it has, 1 or more; got {seeds!r}"
+        )
     tuning = fields.pop("personalise", None)
     place = f"{where}, method {label!r}, personalise"
     if name not in objects:
         find_method(name)
     if tuning is not None:
         tuning = build(Tuning, tuning, place)
-    return MethodEntry(name, label, fields, local, tuning)
+    return MethodEntry(name, label, fields, local, tuning, seeds)
 
 
 def _is_label(value: Any) -> bool:

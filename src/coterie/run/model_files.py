@@ -18,11 +18,11 @@ from coterie.base.files import open_tensors, write_tensors
 from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
-from coterie.run.files import safe_name, seed_suffix
+from coterie.run.files import ALL, safe_name, seed_suffix
 from coterie.run.result import Run
 
 APART = 16
-"""Models of one method and seed up to which each has a file of its own."""
+"""Models of one method and seed up to which each has a file of its own; those of a tested fold, which nobody takes home, share one."""
 
 
 def save_models(
@@ -42,7 +42,10 @@ def save_models(
         files.append(frozen_path(folder, label, run.seed, fold))
         write_tensors(files[-1], frozen, metadata)
         metadata["frozen"] = True
-    if len(run.models) > APART:
+    apart = APART
+    if fold not in ("", ALL):
+        apart = 1
+    if len(run.models) > apart:
         files.append(_tensors_path(folder, stem))
         tensors: dict[str, Tensor] = {}
         entries: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,7 @@ class KeptOutcomes:
         veil: hides what one row adds to what is told; None where the plan has no secret noise.
         now: method, seed and fold that run now, the client and its model; None where nothing can be noted.
         baseline: label of the method that trains each client alone; losses of boosted trees are kept beside its own.
-        boosted: whether to fit these.
+        boosted: seeds of the repeats in which these are fitted; none where they are no rival.
         mean_weight: of all rows of the site, by which the weights of test rows are divided; 1 where they have none.
     """
 
@@ -58,7 +58,7 @@ class KeptOutcomes:
         now: tuple[str, Clients, Workspace] | None = None,
         *,
         baseline: str = "",
-        boosted: bool = False,
+        boosted: Sequence[int] = (),
         mean_weight: float = 1.0,
     ) -> None:
         self._folder, self._turns, self._least, self._now = folder, turns, least, now
@@ -83,7 +83,7 @@ class KeptOutcomes:
         outcomes = of_rows(workspace, client, client.train.labels, scale)
         if "weights" in outcomes:
             outcomes["weights"] = outcomes["weights"] / self._mean_weight
-        if self._boosted and pair in self._trainings_of(self._baseline):
+        if pair in self._trainings_of(self._baseline, self._boosted):
             outcomes |= losses_of_boosted(workspace, [client.train], client.test)
         if self._veil is not None:
             outcomes |= {
@@ -122,7 +122,10 @@ class KeptOutcomes:
         pairs = pair_influences(
             rows_of_method, rows_of_reference, metric, instead=instead
         )
-        if len(pairs) < len(self._turns):
+        repeats: Collection[int] = self._turns
+        if other == BOOSTED:
+            repeats = self._boosted
+        if len(pairs) < max(len(repeats), 1):
             return None
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         differences = np.concatenate(
@@ -186,7 +189,7 @@ class KeptOutcomes:
         """The hash of all that was noted of some methods in this run."""
         hashes = hashlib.sha256()
         for method in methods:
-            for pair in self._trainings_of(self._kept_with(method)):
+            for pair in self._trainings_of(self._kept_with(method), self._turns):
                 path = self._file(pair)
                 content = b"none"
                 if path.exists():
@@ -200,12 +203,12 @@ class KeptOutcomes:
             return self._baseline
         return method
 
-    def _trainings_of(self, method: str) -> list[str]:
-        """The names of all trainings of a method that are tested."""
+    def _trainings_of(self, method: str, seeds: Iterable[int]) -> list[str]:
+        """The names of all trainings of a method with these seeds that are tested."""
         return [
             f"{method}-{seed_suffix(seed, fold)}"
-            for seed, folds in self._turns.items()
-            for fold in folds
+            for seed in seeds
+            for fold in self._turns[seed]
         ]
 
     def _file(self, pair: str) -> Path:

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
@@ -105,7 +105,7 @@ from coterie.sites.tables import (
     table_options,
 )
 from coterie.study.layout import trainings
-from coterie.study.rivals import wants_boosted
+from coterie.study.rivals import seeds_of_boosted, wants_boosted
 from coterie.study.row_outcomes import mean_weight
 
 _BEGINNINGS = ("open", "encode", "prepare")
@@ -801,9 +801,11 @@ class SiteRows:
             self.settings.minimum_cell,
             self._key,
         )
-        boosted = False
-        if self.shard is not None and fits_boosted_at_sites(self.experiment):
-            boosted = wants_boosted(self.experiment, self.shard.clients) and can_fit()
+        boosted: Sequence[int] = ()
+        may_fit = fits_boosted_at_sites(self.experiment) and can_fit()
+        if self.shard is not None and may_fit:
+            is_rival = wants_boosted(self.experiment, self.shard.clients)
+            boosted = seeds_of_boosted(self.experiment) if is_rival else ()
         veil = None
         if self.approved.private or self.approved.secret:
             veil = KeyedVeil(self._key, self.approved.metric_noise)

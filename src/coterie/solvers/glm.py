@@ -26,8 +26,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.solvers import one_output
+from coterie.solvers.one_output import (
+    KNEE,
+    MOST_HALVINGS,
+    MOST_STEPS,
+    SUFFICIENT,
+    TOLERANCE,
+    OneFamily,
+)
+
 __all__ = [
     "FAMILIES",
+    "TOLERANCE",
     "Derivatives",
     "Family",
     "Mode",
@@ -38,17 +49,12 @@ __all__ = [
     "newton_step",
     "positions",
     "residual_variance",
+    "rows_of_one_output",
     "scores",
     "shares_slopes",
     "weigh",
 ]
 
-TOLERANCE = 1e-9
-"""A Newton step shorter than this in each parameter is the last one; what is left is its square."""
-MOST_STEPS = 100
-MOST_HALVINGS = 30
-SUFFICIENT = 1e-4
-"""Share of the predicted gain that a step must bring (Armijo)."""
 TINY = torch.finfo(torch.float64).tiny
 BLOCK = 1 << 22
 """Numbers in the largest table of products of two inputs that is held at once: 32 MiB."""
@@ -112,10 +118,6 @@ def _classes(z: Tensor, labels: Tensor) -> Derivatives:
     return Derivatives(loglik, y - p, torch.diag_embed(p) - outer)
 
 
-KNEE = 2.0
-"""Output from which on a rate grows as its tangent does (`coterie.base.hazards.rates_of`)."""
-
-
 def _hazards(z: Tensor, labels: Tensor) -> Derivatives:
     """Log rates of C intervals; labels [n, 2 C] are the events that are usual in each interval for so long a time, and those seen.
 
@@ -140,6 +142,56 @@ FAMILIES: dict[str, Family] = {
     "count": _hazards,
 }
 """By the kind of a loss (`coterie.base.loss.Loss.kind`)."""
+
+
+_OF_ONE_OUTPUT: dict[Family, OneFamily] = {
+    _binary: one_output.binary,
+    _squared: one_output.squared,
+    _hazards: one_output.count,
+}
+"""The same for models of one output."""
+
+
+def rows_of_one_output(
+    inputs: Tensor,
+    labels: Tensor,
+    family: Family,
+    outputs: int,
+    weights: Tensor | None = None,
+) -> one_output.Rows | None:
+    """The rows as `one_output` has them, where the model has one output and the family is one of `FAMILIES`; else None.
+
+    Args:
+        inputs: [n, d].
+        labels: [n, ...].
+        family: of the model.
+        outputs: C.
+        weights: of rows [B, n] or [n]; None: 1 each.
+    """
+    of_one = _OF_ONE_OUTPUT.get(family)
+    if of_one is None or outputs != 1:
+        return None
+    return one_output.Rows(
+        inputs.detach().double().numpy(),
+        labels.detach().double().numpy(),
+        of_one,
+        None if weights is None else weights.detach().double().numpy(),
+        BLOCK,
+    )
+
+
+def _flat(weights: Tensor | None, leading: torch.Size) -> Tensor | None:
+    """Weights of rows [..., n] for problems with these leading dimensions, which become one [B, n]."""
+    if weights is None:
+        return None
+    return weights.expand(*leading, -1).reshape(-1, weights.shape[-1])
+
+
+def _unflatten(sums: one_output.Sums, leading: torch.Size) -> Moments:
+    """The sums [B, ...] of problems with these leading dimensions [..., ...]."""
+    return Moments(
+        *(torch.from_numpy(part).view((*leading, *part.shape[1:])) for part in sums)
+    )
 
 
 def shares_slopes(family: Family) -> bool:
@@ -247,10 +299,17 @@ def moments(
     ([3.0, 1.0], [[10.0, 4.0], [4.0, 2.0]])
     """
     theta, inputs = theta.double(), inputs.double()
+    leading = theta.shape[:-1]
+    of_one = rows_of_one_output(
+        inputs, labels, family, outputs, _flat(weights, leading)
+    )
+    if of_one is not None:
+        at = theta.detach().reshape(-1, theta.shape[-1]).numpy()
+        with np.errstate(all="ignore"):
+            return _unflatten(of_one.look(at), leading)
     shared = shared or shares_slopes(family)
     n, columns = inputs.shape
     size = theta.shape[-1]
-    leading = theta.shape[:-1]
     table = _table(theta, columns, outputs, shared)
 
     at_once = max(BLOCK // (columns + 1) ** 2, 1)
@@ -339,6 +398,24 @@ def mode(
     about = torch.zeros_like(theta)
     if centre is not None:
         about = centre.double()
+    of_one = rows_of_one_output(
+        inputs, labels, family, outputs, _flat(row_weights, leading)
+    )
+    if of_one is not None:
+        of_each = (
+            part.expand(theta.shape).reshape(-1, theta.shape[-1]).numpy()
+            for part in (precision, about)
+        )
+        with np.errstate(all="ignore"):
+            solved = one_output.mode(of_one, *of_each)
+        found = _unflatten(solved.rows, leading)
+        return Mode(
+            torch.from_numpy(solved.theta).view(theta.shape),
+            found,
+            found.curvature + torch.diag_embed(precision),
+            torch.from_numpy(solved.converged).view(tuple(leading)),
+            solved.looks,
+        )
 
     def look(at: Tensor) -> tuple[Moments, Tensor, Tensor]:
         """Moments, penalised log likelihood and its gradient."""

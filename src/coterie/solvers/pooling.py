@@ -13,13 +13,21 @@ as in dPQL: Luo et al., "dPQL: a lossless distributed algorithm for generalized 
 
 Sums over clients are taken in the order of their values, so that the order of clients changes no bit. Several federations of as many
 clients are solved side by side: all shapes may have leading dimensions.
+
+Steps are on NumPy arrays, since a call of torch costs three times as much and there are some fifty to a step; the functions that others
+call take and return tensors. Matrices are inverted by torch.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.solvers.glm import FAMILIES, Family, Mode, mode, residual_variance
@@ -66,6 +74,41 @@ VARIANCES = torch.logspace(-4, 1, 11, dtype=torch.float64)
 """Of a client's slopes about given ones, among which `draw_to` chooses: from as good as equal to as good as free."""
 
 
+Array = NDArray[np.float64]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _arrays(value: Any) -> Any:
+    """A tensor as an array; in a named tuple each; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.detach().numpy()
+    if isinstance(value, tuple):
+        return type(value)(*map(_arrays, value))
+    return value
+
+
+def _tensors(value: Any) -> Any:
+    """An array or a number as a tensor; in a tuple each."""
+    if isinstance(value, tuple):
+        parts = [_tensors(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return torch.from_numpy(np.ascontiguousarray(value)).reshape(np.shape(value))
+
+
+def _for_tensors(steps: Callable[P, R]) -> Callable[P, R]:
+    """The function for tensors of one that is on arrays."""
+
+    @functools.wraps(steps)
+    def on_tensors(*args: P.args, **kwargs: P.kwargs) -> R:
+        arrays = {name: _arrays(value) for name, value in kwargs.items()}
+        with np.errstate(all="ignore"):
+            told = cast("Any", steps)(*map(_arrays, args), **arrays)
+        return cast("R", _tensors(told))
+
+    return on_tensors
+
+
 class Quadratics(NamedTuple):
     """The log likelihood of each client's rows around a point.
 
@@ -101,12 +144,9 @@ class Prior(NamedTuple):
         """The parameters [P] of a client of which nothing is known."""
         return torch.cat([self.mu, self.m0], -1)
 
-    def precision(self, u: Tensor) -> Tensor:
-        """The precision [m, P] of the parameters of clients with these weights [m]."""
-        slopes = u[..., None] / self.t[..., None, :]
-        intercepts = (1 / self.q0)[..., None, None]
-        intercepts = intercepts.expand(*u.shape, self.m0.shape[-1])
-        return torch.cat([slopes, intercepts], -1)
+    def precision(self) -> Tensor:
+        """The precision [P] of the parameters of a client with weight 1."""
+        return torch.cat([1 / self.t, (1 / self.q0).expand(self.m0.shape)], -1)
 
 
 class Held(NamedTuple):
@@ -147,9 +187,15 @@ class Sums(NamedTuple):
     @classmethod
     def of_terms(cls, terms: Tensor, slopes: int) -> Sums:
         """Add up what each of m clients told, its terms one behind the other [m, 5 D + C + 2]."""
-        intercepts = terms.shape[-1] - 5 * slopes - 2
-        summed = add_up(terms, -2)
-        return cls(*summed.split([slopes] * 5 + [1, intercepts, 1], -1))
+        return cast("Sums", _tensors(_summed(terms.numpy(), slopes)))
+
+
+def _summed(terms: Any, slopes: int) -> Sums:
+    """The sums over clients of their terms [m, 5 D + C + 2], in the order of the values."""
+    summed: Any = np.sort(terms, axis=-2).sum(-2)
+    ends = [*(slopes * k for k in range(6)), 5 * slopes + 1, terms.shape[-1] - 1]
+    limits = itertools.pairwise([*ends, terms.shape[-1]])
+    return Sums(*(summed[..., low:high] for low, high in limits))
 
 
 class Pooled(NamedTuple):
@@ -252,6 +298,7 @@ def draw_to(
     return found.theta[best], float(VARIANCES[best])
 
 
+@_for_tensors
 def modes(
     quadratics: Quadratics, theta: Tensor, prior: Prior, u: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -266,36 +313,54 @@ def modes(
     Returns:
         Where they are then [m, P], and the diagonals of the inverse curvatures [m, P].
     """
-    precision = prior.precision(u)
-    inverse = torch.linalg.inv(quadratics.curvature + torch.diag_embed(precision))
+    return _modes(quadratics, theta, prior, u)
+
+
+def _modes(quadratics: Any, theta: Any, prior: Any, u: Any) -> tuple[Any, Any]:
+    slopes, size = prior.mu.shape[-1], theta.shape[-1]
+    precision = np.empty_like(theta)
+    precision[..., :slopes] = u[..., None] / prior.t[..., None, :]
+    precision[..., slopes:] = (1 / prior.q0)[..., None, None]
+    centre = np.concatenate([prior.mu, prior.m0], -1)
+
+    curvature = np.array(quadratics.curvature, order="C")
+    # Every (P + 1)-th number of a matrix lies on its diagonal.
+    curvature.reshape(*theta.shape[:-1], -1)[..., :: size + 1] += precision
+    inverse = torch.linalg.inv(torch.from_numpy(curvature)).numpy()
     moved = (quadratics.curvature @ (theta - quadratics.about)[..., None])[..., 0]
-    pull = precision * (theta - prior.centre()[..., None, :])
+    pull = precision * (theta - centre[..., None, :])
     uphill = quadratics.gradient - moved - pull
     step = (inverse @ uphill[..., None])[..., 0]
-    length = torch.linalg.vector_norm(step, dim=-1, keepdim=True)
+    length = np.sqrt((step * step).sum(-1, keepdims=True))
     # A step of length 0 is left as it is.
-    step = step * (LONGEST_STEP / length.clamp(min=LONGEST_STEP))
-    return theta + step, inverse.diagonal(dim1=-2, dim2=-1)
+    step = step * (LONGEST_STEP / np.maximum(length, LONGEST_STEP))
+    return theta + step, inverse.diagonal(axis1=-2, axis2=-1)
 
 
+@_for_tensors
 def sums_of(theta: Tensor, variance: Tensor, prior: Prior, u: Tensor) -> Sums:
     """What each of m clients adds to the sums, [m, ...]; arguments as for `modes`, with the variances that it returned."""
+    return _sums_of(theta, variance, prior, u)
+
+
+def _sums_of(theta: Any, variance: Any, prior: Any, u: Any) -> Sums:
     slopes = prior.mu.shape[-1]
     weight = u[..., None]
     off = theta[..., :slopes] - prior.mu[..., None, :]
+    pulled = weight * off
     shrunk = weight * variance[..., :slopes] / prior.t[..., None, :]
-    left = 1 - shrunk.clamp(max=1)
+    left = 1 - shrunk
     intercept = theta[..., slopes:]
-    second_moment = intercept.square() + variance[..., slopes:]
+    second_moment = intercept * intercept + variance[..., slopes:]
     return Sums(
-        weight * off,
-        weight * off.square(),
+        pulled,
+        pulled * off,
         shrunk,
-        weight * left,
-        weight * (1 - shrunk).square(),
+        weight * np.maximum(left, 0),
+        weight * (left * left),
         weight,
         intercept,
-        second_moment.sum(-1, keepdim=True),
+        second_moment.sum(-1, keepdims=True),
     )
 
 
@@ -304,42 +369,55 @@ def add_up(values: Tensor, dim: int = 0) -> Tensor:
     return values.sort(dim).values.sum(dim)
 
 
+@_for_tensors
 def update(old: Prior, sums: Sums, clients: int, held: Held = NOTHING_HELD) -> Prior:
     """The prior after one step, from the sums over m clients under the old one. `robust_weights` judge by its mu and the old t."""
+    return _update(old, sums, clients, held)
+
+
+def _update(old: Any, sums: Any, clients: int, held: Any) -> Prior:
     slopes, intercepts = old.mu.shape[-1], old.m0.shape[-1]
     s2 = old.s2[..., None]
 
     # The mean: a Newton step of the evidence, in which what a client took from the mean does not count.
     information = sums.kept / old.t + 1 / s2
     step = (sums.offset / old.t - old.mu / s2) / information
-    step = step.clamp(-MOST_MU_STEP, MOST_MU_STEP)
+    step = _clip(step, -MOST_MU_STEP, MOST_MU_STEP)
     mu = old.mu + step
     w = 1 / information
 
     # The variance between clients: its fixed point, R of m degrees of freedom being used up.
     used = sums.shrunk + sums.kept_square * w / old.t
-    used = used.clamp(0, clients - 0.001)
+    used = _clip(used, 0, clients - 0.001)
     # sum u (b - mu)^2 around the new mu, from the sums around the old one.
-    square = sums.square - 2 * step * sums.offset + step.square() * sums.weight
-    square = square.clamp(min=0)
-    common = square.sum(-1, keepdim=True) / (clients - used).sum(-1, keepdim=True)
-    n = clients - used + PSEUDO_CLIENTS
+    square = sums.square - 2 * step * sums.offset + step * step * sums.weight
+    square = np.maximum(square, 0)
+    free = clients - used
+    common = square.sum(-1, keepdims=True) / free.sum(-1, keepdims=True)
+    n = free + PSEUDO_CLIENTS
     z = square + PSEUDO_CLIENTS * common
     # Positive root of (n + 2) t^2 + (.04 n - z) t - .04 z = 0: the mode under a half-Cauchy(.2) prior of sqrt(t).
     linear = CAUCHY * n - z
-    root = (linear.square() + 4 * (n + 2) * CAUCHY * z).sqrt()
-    t = ((root - linear) / (2 * (n + 2))).clamp(min=LEAST_T)
+    root = np.sqrt(linear * linear + 4 * (n + 2) * CAUCHY * z)
+    t = np.maximum((root - linear) / (2 * (n + 2)), LEAST_T)
 
-    new_s2 = ((mu.square() + w).sum(-1) + 1) / (slopes + 2)
-    new_s2 = new_s2.clamp(LEAST_S2, MOST_S2)
+    new_s2 = ((mu * mu + w).sum(-1) + 1) / (slopes + 2)
+    new_s2 = _clip(new_s2, LEAST_S2, MOST_S2)
     m0 = sums.intercept / clients
-    spread = sums.intercept_square[..., 0] - clients * m0.square().sum(-1)
-    q0 = (spread.clamp(min=0) + 2) / (clients * intercepts + 2)
+    spread = sums.intercept_square[..., 0] - clients * (m0 * m0).sum(-1)
+    q0 = (np.maximum(spread, 0) + 2) / (clients * intercepts + 2)
     return _hold(Prior(mu, t, m0, q0, new_s2), held)
+
+
+def _clip(values: Array, least: float, most: float) -> Any:
+    """The values within limits, in a third of the time of np.clip."""
+    return np.minimum(np.maximum(values, least), most)
 
 
 def _hold(prior: Prior, held: Held) -> Prior:
     """The prior with the values that are held."""
+    if held is NOTHING_HELD:
+        return prior
     kept = {
         name: value
         for name, value in held._asdict().items()
@@ -348,16 +426,21 @@ def _hold(prior: Prior, held: Held) -> Prior:
     return prior._replace(**kept)
 
 
+@_for_tensors
 def robust_weights(theta: Tensor, variance: Tensor, mu: Tensor, t: Tensor) -> Tensor:
     """The weight u [m] of each client: small where its slopes are far from the mean mu [D], as t [D] measures it."""
+    return cast("Tensor", _robust_weights(theta, variance, mu, t))
+
+
+def _robust_weights(theta: Any, variance: Any, mu: Any, t: Any) -> Any:
     slopes = mu.shape[-1]
     off = theta[..., :slopes] - mu[..., None, :]
-    square = off.square() + variance[..., :slopes]
+    square = off * off + variance[..., :slopes]
     distance = (square / t[..., None, :]).sum(-1)
-    u = (FREEDOM + slopes) / (FREEDOM + distance)
-    return u.clamp(LEAST_WEIGHT, MOST_WEIGHT)
+    return _clip((FREEDOM + slopes) / (FREEDOM + distance), LEAST_WEIGHT, MOST_WEIGHT)
 
 
+@_for_tensors
 def pool(
     quadratics: Quadratics,
     own: Tensor,
@@ -374,20 +457,26 @@ def pool(
         steps: number of steps.
         held: what is not learnt.
     """
+    return _pool(quadratics, own, slopes, steps, held)
+
+
+def _pool(quadratics: Any, own: Any, slopes: int, steps: int, held: Any) -> Pooled:
     clients = own.shape[-2]
-    prior = _hold(start(add_up(own, -2) / clients, slopes), held)
+    mean = np.sort(own, axis=-2).sum(-2) / clients
+    prior: Any = _hold(_arrays(start(torch.from_numpy(mean), slopes)), held)
     u = held.u
     if u is None:
-        u = own.new_ones(own.shape[:-1])
+        u = np.ones(own.shape[:-1])
     theta = own
     for _ in range(steps):
-        theta, variance = modes(quadratics, theta, prior, u)
-        terms = torch.cat(sums_of(theta, variance, prior, u), -1)
-        new = update(prior, Sums.of_terms(terms, slopes), clients, held)
+        theta, variance = _modes(quadratics, theta, prior, u)
+        sums = _sums_of(theta, variance, prior, u)
+        summed = _summed(np.concatenate(sums, -1), slopes)
+        new: Any = _update(prior, summed, clients, held)
         if held.u is None:
-            u = robust_weights(theta, variance, new.mu, prior.t)
+            u = _robust_weights(theta, variance, new.mu, prior.t)
         prior = new
-    theta, variance = modes(quadratics, theta, prior, u)
+    theta, variance = _modes(quadratics, theta, prior, u)
     return Pooled(theta, variance, u, prior)
 
 

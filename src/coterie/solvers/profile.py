@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.solvers import glm
+from coterie.solvers import glm, one_output
 
 __all__ = ["Profile", "fit_shared_slopes", "own_intercepts", "profile"]
 
@@ -47,6 +48,13 @@ def own_intercepts(
     weights: Tensor | None = None,
 ) -> Tensor:
     """The parameters [D + C] of the slopes [D] with the intercepts that suit these rows best; arguments as for `profile`."""
+    of_one = glm.rows_of_one_output(inputs, labels, family, outputs, weights)
+    if of_one is not None:
+        with np.errstate(all="ignore"):
+            theta = one_output.intercept(
+                of_one, slopes.double().numpy(), ridge, float(start)
+            )
+        return torch.from_numpy(theta)
     without = torch.cat([slopes.double(), slopes.new_zeros(outputs).double()])
     shared = glm.shares_slopes(family)
     offset = glm.scores(without, inputs, outputs, shared=shared)
@@ -76,6 +84,13 @@ def profile(
         start: intercepts from which those of the client are looked for [C].
         weights: of rows [n]; None: 1 each.
     """
+    of_one = glm.rows_of_one_output(inputs, labels, family, outputs, weights)
+    if of_one is not None:
+        with np.errstate(all="ignore"):
+            told = one_output.profile(
+                of_one, slopes.double().numpy(), ridge, float(start)
+            )
+        return Profile(*(torch.from_numpy(np.asarray(part)) for part in told))
     theta = own_intercepts(
         slopes, inputs, labels, family, outputs, ridge, start, weights
     )
@@ -111,10 +126,10 @@ def fit_shared_slopes(
         weights: of the rows of each client [n]; None: 1 each.
 
     >>> x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
-    >>> parts = [(x, 2 * x[:, 0] + shift) for shift in (0.0, 3.0)]
+    >>> parts = [(x, 2 * x[:, 0] + shift) for shift in (1.0, 3.0)]
     >>> slopes, intercepts = fit_shared_slopes(parts, glm.FAMILIES["regression"], 1, 1e-9, 0.0)
     >>> [round(v, 6) for v in (*slopes.tolist(), *intercepts.flatten().tolist())]
-    [2.0, 0.0, 3.0]
+    [2.0, 1.0, 3.0]
     """
     size = parts[0][0].shape[1]
     if not glm.shares_slopes(family):
@@ -138,15 +153,15 @@ def fit_shared_slopes(
         return value, gradients.sum(0) - ridge * at, curvatures.sum(0) + penalty, own
 
     value, gradient, curvature, intercepts = look(slopes, intercepts)
-    for _ in range(glm.MOST_STEPS):
+    for _ in range(one_output.MOST_STEPS):
         step = glm.newton_step(curvature, gradient)
-        for _ in range(glm.MOST_HALVINGS):
+        for _ in range(one_output.MOST_HALVINGS):
             tried = look(slopes + step, intercepts)
             if tried[0] >= value - 1e-12 * (1 + value.abs()):
                 break
             step = step / 2
         slopes = slopes + step
         value, gradient, curvature, intercepts = tried
-        if float(step.abs().max()) <= glm.TOLERANCE:
+        if float(step.abs().max()) <= one_output.TOLERANCE:
             break
     return slopes, intercepts

@@ -331,12 +331,16 @@ def _trainings(seeds: Sequence[int], folds: int) -> list[tuple[int, str]]:
 def pairs_of(
     folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int], folds: int
 ) -> list[Pair]:
-    """Return every run of an experiment, seed by seed and fold by fold; with folds those on all rows come last."""
+    """Return every run of an experiment, seed by seed and fold by fold; with folds those on all rows come last.
+
+    An entry that names a number of seeds has the first ones alone.
+    """
     methods = list(entries)
     return [
         Pair(entry, seed, folder, fold)
         for seed, fold in _trainings(seeds, folds)
         for entry in methods
+        if seed in seeds[: entry.seeds]
         if fold != ALL or entry.name not in YARDSTICKS
     ]
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
@@ -118,12 +117,11 @@ def own_mode(
         scale = 1 / pooling.noise(
             glm.mode(inputs, labels, family, penalty, weights=weights), len(labels)
         )
-    one = torch.ones(1, dtype=torch.float64)
     return glm.mode(
         inputs,
         labels,
         family,
-        prior.precision(one)[0],
+        prior.precision(),
         outputs,
         centre=prior.centre(),
         weights=weights,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from coterie.base.clients import Clients
@@ -11,11 +13,23 @@ from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 
 BASELINE = "local"
+BOOSTED_REPEATS = 2
+"""Repeats of folds in which trees are fitted: they take longer than all solved models, and the difference to them rarely decides."""
 
 
-def fits_boosted(experiment: Experiment, entry: MethodEntry, clients: Clients) -> bool:
+def seeds_of_boosted(experiment: Experiment) -> Sequence[int]:
+    """The seeds with boosted trees: with folds the first two, and a difference to trees is the mean over these. Else all."""
+    seeds = experiment.run.seeds
+    return seeds[:BOOSTED_REPEATS] if experiment.folds else seeds
+
+
+def fits_boosted(
+    experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
+) -> bool:
     """Return True if the losses of boosted trees are to be saved beside those of this method: it trains each client alone."""
-    return entry.name == BASELINE and wants_boosted(experiment, clients) and can_fit()
+    if entry.name != BASELINE or seed not in seeds_of_boosted(experiment):
+        return False
+    return wants_boosted(experiment, clients) and can_fit()
 
 
 def prepare_rivals(experiment: Experiment, clients: Clients) -> None:

@@ -236,11 +236,11 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
         experiment.callbacks,
         run.appeal,
         run.yardstick,
-        *(m.personalise for m in experiment.methods),
+        *(m.personalise or m.seeds for m in experiment.methods),
     )
     if backend is not None and any(here_alone):
         raise InputError(
-            f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are "
+            f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick, seeds of a method and personalise work where all rows are "
             "on this machine; leave them out of a plan for sites"
         )
     if run.jobs != 1 and (backend is not None or not experiment.engine.forks):
@@ -411,7 +411,7 @@ def _run_pair(
             clients,
             experiment.run.row_loss(clients),
             pair.fold,
-            boosted=fits_boosted(experiment, pair.entry, clients),
+            boosted=fits_boosted(experiment, pair.entry, clients, pair.seed),
         )
         files.append(outcomes)
     rows = [

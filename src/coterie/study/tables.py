@@ -209,7 +209,10 @@ def mend_tables(folder: Path) -> list[str]:
         )
     tables = read_toml(settings)
     # Their labels are all that is needed, so that no method has to be known here.
-    methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
+    methods = [
+        MethodEntry(m["name"], m["label"], seeds=m.get("seeds"))
+        for m in tables["methods"]
+    ]
     methods += [
         MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")
     ]
