@@ -8,6 +8,7 @@ import signal
 import sys
 import tomllib
 import zlib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,41 @@ def share_of(text):
     return zlib.crc32(text.encode()) % SHARES
 
 
+def stays(item):
+    """Patterns of cases of this test that run every time; None where all do."""
+    mark = item.get_closest_marker("in_turn")
+    if mark is None:
+        return None
+    but = mark.kwargs.get("but", ())
+    return [but] if isinstance(but, str) else list(but)
+
+
+def case_of(item):
+    """The id of a case, as in `test_a[this]`; of a test without cases an empty text."""
+    return item.callspec.id if hasattr(item, "callspec") else ""
+
+
+def waits(item):
+    """Whether a test runs only when it is drawn."""
+    patterns = stays(item)
+    if patterns is None:
+        return False
+    return not any(fnmatchcase(case_of(item), pattern) for pattern in patterns)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector, name):
+    """Refuse a pattern of `in_turn(but=...)` that fits no case: its law would be in turn, and nobody would know."""
+    made = yield
+    cases = made if isinstance(made, list) else []
+    functions = [item for item in cases if isinstance(item, pytest.Function)]
+    patterns = {p for item in functions for p in stays(item) or ()}
+    for pattern in patterns:
+        if not any(fnmatchcase(case_of(item), pattern) for item in functions):
+            raise collector.CollectError(f"{name} has no case {pattern!r} to stay")
+    return made
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out what is not in turn: cases of a law that others of the fast tests hold, too."""
     asked = config.getoption("--in-turn")
@@ -61,8 +97,7 @@ def pytest_collection_modifyitems(config, items):
     drawn = None if asked == "none" else share_of(asked)
     kept, left = [], []
     for item in items:
-        waits = item.get_closest_marker("in_turn") is not None
-        runs = not waits or share_of(item.nodeid) == drawn
+        runs = not waits(item) or share_of(item.nodeid) == drawn
         (kept if runs else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)

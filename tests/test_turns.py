@@ -23,6 +23,17 @@ def test_always(): pass
 @pytest.mark.in_turn
 @pytest.mark.parametrize("number", range(70))
 def test_in_turn(number): pass
+
+@pytest.mark.in_turn(but=("first", "no-*"))
+@pytest.mark.parametrize("case", ["first", "no-1", "no-2", "other"])
+def test_some_cases_stay(case): pass
+"""
+NO_SUCH_CASE = """
+import pytest
+
+@pytest.mark.in_turn(but="thirst")
+@pytest.mark.parametrize("case", ["first", "other"])
+def test_some_cases_stay(case): pass
 """
 SETTINGS = """
 [tool.pytest.ini_options]
@@ -54,11 +65,24 @@ def collected(folder, *options):
 def test_a_text_draws_a_seventh_and_some_text_draws_each(folder):
     every = collected(folder, "--in-turn", "all")
     usual = collected(folder)
-    assert (len(every), len(usual)) == (71, 1)
+    assert (len(every), len(usual)) == (75, 4)
+    assert "test_mine.py::test_some_cases_stay[other]" in every - usual
     share = collected(folder, "--in-turn", "any text") - usual
     drawn = {name for name in every if share_of(name) == share_of("any text")}
     assert share == drawn - usual
     assert {share_of(letter) for letter in ascii_letters} == set(range(SHARES))
+
+
+def test_a_case_that_is_to_stay_is_there(tmp_path):
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
+    (tmp_path / "test_mine.py").write_text(NO_SUCH_CASE)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED
+    assert "test_some_cases_stay has no case 'thirst' to stay" in ended.stdout
 
 
 @pytest.mark.parametrize(
