@@ -49,6 +49,19 @@ def pytest_addoption(parser):
     )
 
 
+FEW_EXAMPLES = 20
+"""Of a law of Hypothesis; where all tests in turn run, a hundred."""
+
+
+def pytest_configure(config):
+    """Say how many examples are drawn, before files of tests make settings of their own from it."""
+    from hypothesis import settings
+
+    number = 100 if config.getoption("--in-turn") == "all" else FEW_EXAMPLES
+    settings.register_profile("coterie", max_examples=number)
+    settings.load_profile("coterie")
+
+
 def share_of(text):
     """A number below `SHARES`, the same on every machine for the same text."""
     return zlib.crc32(text.encode()) % SHARES

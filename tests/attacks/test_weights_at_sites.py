@@ -142,7 +142,7 @@ def test_integer_weights_at_a_site_are_repeated_rows(tmp_path):
 # Minima
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=7), st.integers(1, 7))
 def test_no_batch_has_fewer_effective_rows_than_are_said(listed, size):
     weights = np.array(listed)
@@ -211,7 +211,7 @@ def kish(weights):
 
 
 @pytest.mark.promise("minima")
-@settings(max_examples=80, deadline=None)
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.floats(0, 3))
 def test_whatever_the_weights_no_category_or_class_of_few_effective_rows_is_told(
     east, seed, spread

@@ -119,6 +119,14 @@ POINTS = {
 }
 
 
+@pytest.mark.in_turn(
+    but=(
+        "after an ask that clients remember",
+        "before a checkpoint, its history appended",
+        "between the models and the mark of a pair",
+        "between the tables",
+    )
+)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_named_point_it_goes_on(driver, tmp_path, undisturbed, point):
     assert driver(tmp_path, *COMPARE, "--out", "run", arm=POINTS[point]).status == -9
@@ -394,6 +402,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.in_turn(but="coterie.base.errors")
 @pytest.mark.parametrize(
     "at", ["coterie.cli.main", "coterie.base.errors", "numpy._core._multiarray_umath"]
 )
@@ -427,6 +436,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.in_turn(but=("2", "12"))
 @pytest.mark.parametrize("number", [2, 3, 6, 12])
 def test_ctrl_c_at_the_first_lines_of_the_command_ends_with_a_sentence(
     tmp_path, number
@@ -538,6 +548,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.in_turn(but=("rounds", "a field", "a file of one's own"))
 @pytest.mark.parametrize("what", OTHERS)
 def test_other_settings_are_refused(driver, killed, what):
     flags, words = OTHERS[what]

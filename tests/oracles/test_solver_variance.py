@@ -16,7 +16,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from coterie.solvers import variance
 
-quick = settings(deadline=None, derandomize=True, max_examples=80)
+quick = settings(deadline=None, derandomize=True)
 
 
 # ---- Eq. 4

@@ -79,7 +79,7 @@ def test_without_noise_each_step_is_that_of_the_plain_bound():
     torch.testing.assert_close(found.state.intercepts[:, 0], own)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(OUTPUTS)),
     st.floats(0.01, 10),
