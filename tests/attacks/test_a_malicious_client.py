@@ -469,6 +469,15 @@ BEGINNINGS = {
 }
 
 
+@pytest.mark.in_turn(
+    but=(
+        "notes that are a number",
+        "deep lists",
+        "facts that are a list",
+        "no facts",
+        "noise",
+    )
+)
 @pytest.mark.promise("a start without one site")
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(
@@ -685,6 +694,7 @@ BENDING = {
 }
 
 
+@pytest.mark.in_turn(but=("qffl", "dpfl"))
 @pytest.mark.parametrize("name", BENDING)
 def test_a_number_that_no_client_can_have_is_its_failure_and_bends_no_model(
     tmp_path, name

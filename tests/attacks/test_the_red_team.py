@@ -493,6 +493,7 @@ def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(
     )
 
 
+@pytest.mark.in_turn
 def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path):
     from coterie.sites.allowed import RefusedError
 
@@ -740,6 +741,7 @@ def averages(folder, monkeypatch, **plan):
     return finding
 
 
+@pytest.mark.in_turn(but="logistic")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize(
     ("model", "runs"), [({}, 4), (WIDE, 2)], ids=["logistic", "MLP"]

@@ -61,6 +61,7 @@ def recipe_of(wards):
 # The numbers of one process
 
 
+@pytest.mark.in_turn(but="classes")
 @pytest.mark.parametrize(
     "data",
     [

@@ -68,6 +68,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="0.6-batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 def test_equal_numbers_of_steps_are_fedavg(make, momentum):

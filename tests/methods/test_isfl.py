@@ -319,6 +319,7 @@ METHODS = {
 }
 
 
+@pytest.mark.in_turn(but="meritfed-server")
 @pytest.mark.parametrize(
     ("name", "where"), [*((name, "server") for name in METHODS), ("fedavg", "client")]
 )
@@ -586,6 +587,7 @@ def nearby(problem, count=3, seed=0):
     return x, x + 0.3 * torch.rand(count, len(x), generator=g, dtype=x.dtype)
 
 
+@pytest.mark.in_turn(but=("batch-norm", "tokens"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_lipschitz_constants_agree_with_plain_autograd_row_by_row(kind):
     problem = PROBLEMS[kind]()
@@ -652,6 +654,7 @@ def test_a_model_that_cannot_be_vectorised_goes_row_by_row_and_says_so_once(capl
     assert len(said) == 1
 
 
+@pytest.mark.in_turn(but=("logistic-False-paper", "dict_inputs-True-code"))
 @pytest.mark.parametrize("reading", ["paper", "code"])
 @pytest.mark.parametrize("best", [False, True])
 @pytest.mark.parametrize("make", [logistic, dict_inputs])
@@ -775,6 +778,7 @@ def test_a_reply_has_its_declared_dtype_whatever_torchs_default_is(method):
         torch.set_default_dtype(usual)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_the_reading_of_the_code_keeps_the_laws_of_methods(where):
     ct.testing.check_method(ISFL(where=where, reading="code"))

@@ -259,6 +259,7 @@ def test_in_single_precision_models_are_within_a_millionth():
         np.testing.assert_allclose(found.models[name], expected, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_many_steps_of_sums_and_many_passes_end_at_the_same_models():
     problem = noisy()
     sums = trained(ct.Partial(sends="sums"), problem, 60)
@@ -554,6 +555,7 @@ def test_a_saved_run_keeps_what_the_clients_share(tmp_path):
 # ---- others' programs
 
 
+@pytest.mark.in_turn
 def test_a_regression_in_the_limit_of_many_clients_is_that_of_statsmodels():
     """Fixed effects and variances of MixedLM, u held at 1; clients have one residual variance."""
     sm = pytest.importorskip("statsmodels.regression.mixed_linear_model")

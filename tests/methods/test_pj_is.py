@@ -60,6 +60,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="skewed")
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):
     assert_is_fedavg_with_its_sampler(PjIS, ClassShareSampler, make)
@@ -197,6 +198,7 @@ class Evenly(ct.Sampler):
         ).reshape(steps, batch_size)
 
 
+@pytest.mark.in_turn
 def test_it_works_under_other_methods_on_any_number_of_workers():
     assert_works_under_other_methods(ClassShareSampler())
 

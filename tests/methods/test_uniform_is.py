@@ -48,6 +48,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="skewed")
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):
     assert_is_fedavg_with_its_sampler(UniformIS, UniformClassSampler, make)

@@ -321,6 +321,7 @@ def binary(count, g):
 # ---- the exchanges
 
 
+@pytest.mark.in_turn(but=("1-3-dropout", "2-1-batch-norm"))
 @pytest.mark.parametrize("problem", ["logistic", "dropout", "batch-norm"])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("workers", [1, 2])
@@ -556,6 +557,7 @@ def by_hand(problem, method, steps):
     )
 
 
+@pytest.mark.in_turn(but=("options0-1", "options2-3", "options5-3"))
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("options", [
     {"preselect": "smallest"},

@@ -49,6 +49,7 @@ LOCALS = {
 }
 
 
+@pytest.mark.in_turn(but=("FedAvg-epochs", "FedProx-decay"))
 @pytest.mark.parametrize("name", LOCALS)
 @pytest.mark.parametrize("method", [FedAvg, FedProx])
 def test_they_are_the_steps_of_the_loop(name, method):

@@ -126,6 +126,7 @@ def small_problem(seed):
     return internal, external, float(g.choice([0.25, 0.75, 1.0, 1.5, 2.0, 3.0, 100.0]))
 
 
+@pytest.mark.in_turn(but="True")
 @pytest.mark.parametrize("debias", [False, True])
 def test_exact_weights_reach_the_minimum_of_all_active_sets(debias):
     for seed in range(24):

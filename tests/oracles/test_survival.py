@@ -43,6 +43,7 @@ def form_of(rows, **settings):
 # Against other software
 
 
+@pytest.mark.in_turn(but="9")
 @pytest.mark.parametrize("decimals", [9, 1])
 def test_kaplan_meier_is_that_of_statsmodels(decimals):
     sm = pytest.importorskip("statsmodels.api")

@@ -54,6 +54,7 @@ def test_a_label_that_is_coded_backwards_at_one_client_is_asked_about(
     assert answer(results).count("coded backwards") == 1
 
 
+@pytest.mark.in_turn
 def test_labels_that_mean_the_same_everywhere_are_not_asked_about(
     tmp_path: Path,
 ) -> None:

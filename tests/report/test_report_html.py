@@ -234,6 +234,7 @@ def test_the_data_of_the_figures(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.in_turn(but=("settings0", "settings3"))
 @pytest.mark.usefixtures("light")
 @pytest.mark.parametrize(
     "settings",
@@ -260,6 +261,7 @@ def test_what_is_undefined_is_neither_nan_nor_missing(
     json.loads(got.data, parse_constant=pytest.fail)
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_many_clients_stay_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

@@ -207,6 +207,7 @@ def test_a_method_that_may_only_be_luckier_does_not_speak(tmp_path: Path) -> Non
     assert all(verdict(results, client).method == "fedavg" for client in luckier)
 
 
+@pytest.mark.in_turn(but=("0", "5"))
 @pytest.mark.parametrize("seed", range(12))
 def test_a_method_that_is_added_last_weakens_no_word(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)

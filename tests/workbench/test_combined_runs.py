@@ -82,6 +82,7 @@ def answers(comparison: ct.Comparison) -> Mapping[str, Any]:
     return {client: comparison.verdict(client) for client in CLIENTS}
 
 
+@pytest.mark.in_turn
 def test_other_repeats_of_the_same_rows_are_one_run_with_all_repeats(
     place: Path,
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_table_that_has_grown_is_not_new(place: Path, tmp_path: Path) -> None:
         ct.combine(place / "a", run(grown, tmp_path / "run", [5]), new_rows=True)
 
 
+@pytest.mark.in_turn(but=("local", "missing method", "columns"))
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -44,6 +44,7 @@ def clients():
     return ct.data.from_tensors([(x, (x[:, 0] > 0).long()) for x in rows])
 
 
+@pytest.mark.in_turn(but="a part")
 @pytest.mark.parametrize("way", WAYS)
 def test_names_and_bits_are_those_of_the_plain_module(way, clients, tmp_path):
     plain = ct.fit("fedavg", clients, parts(), 1)

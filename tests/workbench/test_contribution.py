@@ -76,6 +76,18 @@ REFUSED = re.compile(
 )
 
 
+@pytest.mark.in_turn(
+    but=(
+        "fedavg",
+        "scaffold",
+        "ditto",
+        "meritfed",
+        "partial",
+        "local",
+        "centralised",
+        "ifca",
+    )
+)
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_is_measured_or_refused_in_a_sentence(name, patients):
     try:

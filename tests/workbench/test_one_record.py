@@ -66,6 +66,7 @@ def commands(runs: Path, copied: Path) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.in_turn(but="report")
 @pytest.mark.parametrize("command", ["report", "predict", "finalise"])
 def test_a_pair_of_another_run_is_refused_by_name(
     runs: Path, copied: Path, command: str, capsys: pytest.CaptureFixture[str]

@@ -52,6 +52,7 @@ def chosen(run, metric):
     return {r.client: r.value for r in run.history if r.metric == metric}
 
 
+@pytest.mark.in_turn(but=("all-batch-norm", "last-dropout", "all-tokens"))
 @pytest.mark.parametrize("name", [n for n in PROBLEMS if n != "segmentation"])
 @pytest.mark.parametrize("part", ["all", "last"])
 def test_no_step_is_the_untuned_model_bit_for_bit(name, part):
@@ -65,6 +66,7 @@ def test_no_step_is_the_untuned_model_bit_for_bit(name, part):
     assert set(chosen(tuned, "tuning_steps").values()) == {0.0}
 
 
+@pytest.mark.in_turn(but=("all-batch-norm", "last-dict-inputs", "last-batch-norm"))
 @pytest.mark.parametrize(
     "name", ["batch-norm", "dropout", "frozen", "dict-inputs", "tokens"]
 )
