@@ -91,7 +91,9 @@ def test_a_case_that_is_to_stay_is_there(tmp_path):
 )  # the first is allowed in one file alone
 def test_ci_fails_on_a_skip_that_nobody_allows(folder, reason, status, monkeypatch):
     place = folder / "tests" / "test_skipped.py"
-    place.write_text(f'import pytest\ndef test_a(): pytest.skip("{reason}")\n')
+    place.write_text(
+        f'import pytest\n@pytest.mark.skip("{reason}")\ndef test_a(): pass\n'
+    )
     monkeypatch.setenv("COTERIE_CI", "1")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(place)]
     ended = subprocess.run(

@@ -519,6 +519,7 @@ def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path)
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secret noise")
 def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(
     tmp_path, monkeypatch

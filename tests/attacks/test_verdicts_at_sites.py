@@ -499,6 +499,7 @@ def spoken(text):
     )
 
 
+@pytest.mark.in_turn
 def test_terminal_report_json_python_card_and_sites_say_the_same_words(
     in_folds, capsys
 ):

@@ -565,6 +565,7 @@ def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
         run(Bare(), checkpoint=tmp_path)
 
 
+@pytest.mark.in_turn(but=("fedrep", "ditto"))
 @pytest.mark.parametrize(
     "method", ["fedper", "fedrep", "ditto", "apfl", "pfedme", "fedala", "local"]
 )

@@ -141,6 +141,7 @@ def test_two_classes_have_no_order():
         ct.data.from_frames(tables, tables=OPTIONS)
 
 
+@pytest.mark.in_turn
 def test_the_command_line_compares_predicts_and_finalises(tmp_path, capsys):
     folder, run, model = tmp_path / "t", tmp_path / "run", tmp_path / "model"
     folder.mkdir()

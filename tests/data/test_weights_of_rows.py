@@ -368,6 +368,9 @@ def test_steps_on_all_rows_take_a_weight_for_repeated_rows(seed):
         assert_same(models_of(method, weighted), models_of(method, repeated), 1e-9)
 
 
+@pytest.mark.in_turn(
+    but=("partial-classes", "fedavg-numbers", "meritfed-classes", "ditto-numbers")
+)
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 @pytest.mark.parametrize("method", [*EXACT, "fedavg", "meritfed", "ditto", "fedamp"])
 def test_weights_of_one_change_nothing_and_neither_does_their_scale(method, kind):
@@ -508,6 +511,7 @@ def write(folder):
     return folder
 
 
+@pytest.mark.in_turn(but="split1")
 @pytest.mark.parametrize("split", [{"folds": 3}, {}])
 def test_a_comparison_counts_rows_by_their_weights(tmp_path, split):
     data = {
@@ -535,6 +539,7 @@ def test_a_comparison_counts_rows_by_their_weights(tmp_path, split):
     assert "rows weighed by w" in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.in_turn(but="numbers")
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 def test_boosted_trees_do_not_depend_on_the_unit_of_weights(kind):
     pytest.importorskip("sklearn")
@@ -621,6 +626,7 @@ def test_a_run_is_predicted_finalised_checked_and_resumed(tmp_path, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.in_turn(but="time")
 @pytest.mark.parametrize("key", ["time", "count"])
 def test_time_to_event_and_counts_take_weights(tmp_path, key):
     tables = {}
@@ -659,6 +665,7 @@ def test_time_to_event_and_counts_take_weights(tmp_path, key):
     comparison.report()
 
 
+@pytest.mark.in_turn(but=("fedavg", "scaffold"))
 @pytest.mark.parametrize(
     "method", ["fedavg", "meritfed", "ditto", "scaffold", "fedproto", "isfedavg"]
 )

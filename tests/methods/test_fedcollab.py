@@ -245,6 +245,7 @@ def test_bad_settings_are_refused_with_the_reason(capsys, tmp_path):
     )
 
 
+@pytest.mark.in_turn
 def test_a_coalition_averages_its_clients_alone():
     problem = logistic()
     found = run(FedCollab(MINI, complexity=0.9), problem, 2)

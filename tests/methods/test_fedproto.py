@@ -243,6 +243,7 @@ def test_a_client_that_says_it_has_no_rows_spoils_no_prototype(monkeypatch):
     assert torch.isfinite(found.state.prototypes).all()
 
 
+@pytest.mark.in_turn
 def test_resumed_and_repeated_runs_agree(tmp_path):
     assert_resumes(FedProto(MINI), tmp_path)
 

@@ -512,6 +512,7 @@ def test_where_nobody_stays_rounds_are_skipped_whatever_the_method():
     assert torch.equal(found.x, run(FedAvg(ONE, lr=40.0), quadratic(CENTRES), 1).x)
 
 
+@pytest.mark.in_turn
 def test_a_run_whose_clients_leave_is_the_same_on_two_workers_and_after_a_resume(
     tmp_path,
 ):
@@ -576,6 +577,7 @@ def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():
         assert set(found.weights["*"].values()) == {0.25}
 
 
+@pytest.mark.in_turn
 def test_clients_of_plain_averaging_opt_out_too():
     """The model follows the mean of those who stay, which is far from c; MaxFL itself starts by ignoring c."""
     centres, needs = {"a": [1.0], "b": [1.4], "c": [9.0]}, dict.fromkeys("abc", 3.6)
@@ -831,6 +833,7 @@ def test_the_midpoint_attracts_iff_the_clients_are_alike(squared):
     assert (away < 1e-3) == (squared < 1.044)
 
 
+@pytest.mark.in_turn
 def test_far_clients_end_near_one_of_them():
     problem, method = toy(9.0, 0.2)
     x = float(trained(method, problem, 200).x)

@@ -464,6 +464,7 @@ def test_who_is_refused_for_one_of_the_targets_is_missing_for_all(monkeypatch):
     assert again.failures == whole.failures
 
 
+@pytest.mark.in_turn
 def test_targets_with_and_without_validation_rows_do_not_disturb_each_other():
     full = logistic()
     clients = [
@@ -1043,6 +1044,7 @@ def by_torch(problem, name, x):
 CHEAP = {"uploads": "anchored", "oracle_steps": "one", "oracle_every": 2}
 
 
+@pytest.mark.in_turn
 def test_anchored_uploads_have_the_fixed_points_of_the_papers_form():
     """Once models move little, offsets make updates at the anchor those at each target's own model."""
     problem = logistic()

@@ -354,6 +354,7 @@ def test_two_clients_with_equal_rows_are_served_equal_models(sends):
     assert not torch.equal(found.models["b"], found.models["c"])
 
 
+@pytest.mark.in_turn
 def test_the_limits_of_the_variance_between_clients():
     """u = 1, and t, S2 and q0 held."""
     problem = noisy()

@@ -65,6 +65,7 @@ def test_labels_that_mean_the_same_everywhere_are_not_asked_about(
     assert not {"auprc", "class_error", "poisson_deviance"} & {*results.metrics}
 
 
+@pytest.mark.in_turn
 def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(
     tmp_path: Path,
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(
     )
 
 
+@pytest.mark.in_turn
 def test_counts_have_a_poisson_deviance_beside_the_rmse(tmp_path: Path) -> None:
     results = results_of(
         tmp_path, lambda c, z, rng: rng.poisson(np.exp(0.5 * z)), task="regression"

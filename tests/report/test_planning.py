@@ -34,6 +34,7 @@ def test_probabilities_are_shares_of_draws_and_more_rows_settle_more() -> None:
     assert by_rows[3200].get("safe to join", 0) > by_rows[50].get("safe to join", 0)
 
 
+@pytest.mark.in_turn
 def test_rows_of_all_settle_more_than_rows_of_one(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path))
     plan = plan_rows(results, "cleveland", (100, 1000))
@@ -52,6 +53,7 @@ def test_rows_of_all_settle_more_than_rows_of_one(tmp_path: Path) -> None:
     assert firm[1] >= firm[0]
 
 
+@pytest.mark.in_turn
 def test_with_endless_rows_no_partner_is_needed() -> None:
     generator = np.random.default_rng(1)
     gains = {

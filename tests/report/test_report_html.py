@@ -548,6 +548,7 @@ def test_the_mean_of_auc_is_named_after_the_clients_that_it_is_over(
     assert gaps["loss"]["clients"][-1] == "mean of all"
 
 
+@pytest.mark.in_turn
 def test_the_share_of_the_positive_class_has_its_name(tmp_path: Path) -> None:
     bare = page(fake_run.heart(tmp_path / "bare", outcomes=False))
     assert "41 test rows · 82 training rows · 80 % in the largest class" in bare.words

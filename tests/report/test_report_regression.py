@@ -116,6 +116,7 @@ def test_the_training_mean_is_said_in_the_unit_of_the_label(
     )
 
 
+@pytest.mark.in_turn
 def test_a_label_in_a_large_unit_keeps_its_digits(
     run: tuple[Results, Path], tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_undefined_metrics_are_a_dash(tmp_path: Path) -> None:
     assert "nan" not in text.lower().replace("finance", "")
 
 
+@pytest.mark.in_turn
 def test_a_hundred_clients(tmp_path: Path) -> None:
     results = Results.load(fake_run.write(tmp_path, many(100), n_test=40))
     text = table.plain(results, width=80)

@@ -143,6 +143,7 @@ def test_a_run_keeps_losses_of_rows_and_no_trees(tmp_path: Path) -> None:
     assert "boosted" in tell(run.results).caveats[-1]
 
 
+@pytest.mark.in_turn
 def test_the_gain_over_trees_is_a_share_of_the_variance_of_numbers(
     tmp_path: Path,
 ) -> None:
@@ -185,6 +186,7 @@ def test_another_smallest_effect_needs_no_run(tmp_path: Path, capsys: Any) -> No
     assert main(["report", str(tmp_path), "--smallest", "2"]) == 2
 
 
+@pytest.mark.in_turn
 def test_jobs_find_the_trees_imported_once_in_the_process_that_they_share(
     monkeypatch, tmp_path
 ):

@@ -206,6 +206,7 @@ def test_other_settings_are_refused_by_name(
         ct.combine(place / "a", other)
 
 
+@pytest.mark.in_turn(but="named")
 @pytest.mark.parametrize(
     "chosen", [True, False], ids=["chosen by validation rows", "named"]
 )

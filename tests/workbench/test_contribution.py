@@ -277,6 +277,7 @@ def test_a_method_that_adds_no_weighted_sum_is_refused(method):
         )
 
 
+@pytest.mark.in_turn
 def test_all_sets_of_nine_clients_are_refused():
     clients = quadratic({f"c{i}": (float(i), 10) for i in range(9)})
     with pytest.raises(ct.InputError, match=r"losses of 2\^9 sets"):

@@ -72,6 +72,7 @@ def test_resume_adds_repeats_and_never_other_folds(folder: Path) -> None:
     assert Results.load(folder).seeds == (0, 1)
 
 
+@pytest.mark.in_turn
 def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(
     tmp_path: Path,
 ) -> None:

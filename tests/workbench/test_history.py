@@ -145,6 +145,7 @@ def test_a_damaged_long_history_is_named_and_made_again(
     assert path.read_bytes() == whole
 
 
+@pytest.mark.in_turn
 def test_long_histories_are_combined(short: Path, long: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "tables", tmp_path / "other", [2])
     together = ct.combine(short, other)

@@ -103,6 +103,7 @@ def test_a_model_of_another_run_is_refused_by_name(
     assert f"models/{ALL}.safetensors is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.in_turn
 def test_a_table_of_another_run_is_named_and_made_again(
     runs: Path, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
