@@ -198,6 +198,7 @@ LIES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("replies as declared")
 def test_two_hundred_malformed_replies_end_nothing_and_name_who_sent_them(quiet):
     ended, unnamed, others, told_badly, count = [], [], [], [], 0

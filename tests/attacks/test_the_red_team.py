@@ -121,6 +121,7 @@ def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(
     assert max(one.luck for one in (*few, *many) if one.what == "rows") == 0
 
 
+@pytest.mark.in_turn(but="fedavg")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl"])
 def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(
@@ -204,6 +205,7 @@ ASKS_LOSSES = {
 }
 
 
+@pytest.mark.in_turn(but="qffl")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", ASKS_LOSSES)
 def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(
@@ -354,6 +356,7 @@ EXPOSED = {
 }
 
 
+@pytest.mark.in_turn(but="varsel")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", EXPOSED)
 def test_numbers_that_no_noise_hides_are_refused_by_default(tmp_path, name):
@@ -636,6 +639,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(
     assert rows[1] >= 3
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("the plan and nothing else")
 def test_requests_beside_the_declarations_are_made_of_the_declarations(
     tmp_path, monkeypatch

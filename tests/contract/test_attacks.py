@@ -109,6 +109,7 @@ def test_clients_that_train_alone_and_rows_in_one_place_are_out_of_reach():
         assert_same_bits(run(case), run(case, attack=Noise(on=("b",))))
 
 
+@pytest.mark.in_turn(but=('fedavg-ipm-2', 'fedavg-label-flip-2', 'fedavg-straggler-2', 'maxfl-*-2'))
 @pytest.mark.parametrize("where", [2, pytest.param("ray", marks=pytest.mark.engines)])
 @pytest.mark.parametrize(
     ("name", "attack"),
@@ -175,6 +176,7 @@ def test_an_attack_that_runs_at_the_clients_must_be_able_to_travel():
         run(FIRST["fedavg"], attack=Unregistered(on=("b",)))
 
 
+@pytest.mark.in_turn(but="IPM")
 @pytest.mark.parametrize(
     "attack",
     [Noise(on=0.4), Dropout(on=0.4), IPM(on=0.4), LabelFlip(on=0.4)],
