@@ -613,6 +613,7 @@ def test_columns_of_two_values_are_averaged_in_whatever_a_mean_says(low):
     assert [apart.key for apart in moments_apart(lie, ["sex"])] == [f"{SITES[2]}:sex"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("a start without one site")
 def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):
     """Well-formed descriptions of another content ended the job with a KeyError or a TypeError, and named nobody."""

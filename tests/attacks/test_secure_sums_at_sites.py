@@ -245,7 +245,7 @@ GARBAGE = (
 
 
 @pytest.mark.promise("replies as declared")
-@pytest.mark.in_turn(but=("mask", "agree"))
+@pytest.mark.in_turn(but="mask")
 @pytest.mark.parametrize("step", STEPS)
 def test_what_a_site_replies_otherwise_is_its_own_failure(tmp_path, kits, step):
     """It is left out, and the others open their sum, with its integers where these had come before."""

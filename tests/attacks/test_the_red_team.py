@@ -63,6 +63,7 @@ def findings(folder, method=FEDAVG, settings=None, **plan):
     return attack(hospital.approved, hospital.settings, "hungary", inf)
 
 
+@pytest.mark.in_turn
 def test_it_speaks_the_encoding_of_the_plan(tmp_path):
     whole, half = tmp_path / "whole", tmp_path / "half"
     for folder in (whole, half):

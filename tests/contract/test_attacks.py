@@ -109,7 +109,9 @@ def test_clients_that_train_alone_and_rows_in_one_place_are_out_of_reach():
         assert_same_bits(run(case), run(case, attack=Noise(on=("b",))))
 
 
-@pytest.mark.in_turn(but=('fedavg-ipm-2', 'fedavg-label-flip-2', 'fedavg-straggler-2', 'maxfl-*-2'))
+@pytest.mark.in_turn(
+    but=("fedavg-ipm-2", "fedavg-label-flip-2", "fedavg-straggler-2", "maxfl-*-2")
+)
 @pytest.mark.parametrize("where", [2, pytest.param("ray", marks=pytest.mark.engines)])
 @pytest.mark.parametrize(
     ("name", "attack"),

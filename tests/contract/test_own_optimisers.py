@@ -90,7 +90,7 @@ WHOLE = {"batch_size": None, "steps": ct.Steps(3)}
 CLASSES = {c.__name__.lower(): c for c in vars(torch.optim).values() if isinstance(c, type)}  # fmt: skip
 
 
-@pytest.mark.in_turn(but=('sgd', 'adam', 'rmsprop'))
+@pytest.mark.in_turn(but=("sgd", "adam", "rmsprop"))
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_function_makes_what_the_name_makes(name):
     make = CLASSES[name]

@@ -585,6 +585,7 @@ def test_weights_that_are_too_uneven_get_no_word(tmp_path):
     assert "too uneven" not in comparison.verdict("west").reason
 
 
+@pytest.mark.in_turn
 def test_a_run_is_predicted_finalised_checked_and_resumed(tmp_path, capsys):
     folder, run, model = write(tmp_path / "t"), tmp_path / "run", tmp_path / "model"
     table = [str(folder), "--label", "died", "--weights", "w"]

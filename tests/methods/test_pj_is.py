@@ -66,6 +66,7 @@ def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):
     assert_is_fedavg_with_its_sampler(PjIS, ClassShareSampler, make)
 
 
+@pytest.mark.in_turn(but="0.5")
 @pytest.mark.parametrize("ratio", [1.0, 0.5])
 def test_pj_is_is_isfl_with_equal_constants_bit_by_bit(ratio, monkeypatch):
     honest, check = Task.__call__, LipschitzSampler.check

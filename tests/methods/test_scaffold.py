@@ -148,6 +148,7 @@ def test_weight_decay_is_part_of_the_objective_that_scaffold_ends_at():
     )
 
 
+@pytest.mark.in_turn
 def test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends(monkeypatch):
     undisturbed = long(SCAFFOLD(TEN))
     forget(monkeypatch, "b", 12)

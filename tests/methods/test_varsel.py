@@ -288,6 +288,7 @@ def test_variance_is_what_it_estimates(options, m, parts, expected):
     assert total == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.in_turn
 def test_half_batches_estimate_the_variance_of_a_batch_gradient():
     problem = logistic()
     problem = problem.with_clients(
@@ -417,6 +418,7 @@ def test_internal_and_chosen_clients_must_answer(monkeypatch, name, sentence):
         run(VaRSeL(("a", "b"), local=ONE, **ALL), logistic())
 
 
+@pytest.mark.in_turn
 def test_splits_serve_a_single_internal_client():
     problem = logistic()
     for options in (

@@ -51,6 +51,7 @@ def fit(kind, method, rounds, seed=0):
     return ct.fit(method, clients_of(kind), model=model, rounds=rounds, seed=seed)
 
 
+@pytest.mark.in_turn(but="classes")
 @pytest.mark.parametrize("kind", sorted(OUTPUTS))
 def test_without_noise_and_limits_it_comes_to_the_solution_of_fixed_effects(kind):
     exact = fit(kind, ct.FixedEffects(), 20)

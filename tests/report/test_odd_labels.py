@@ -43,6 +43,7 @@ def answer(results: Results) -> str:
     return " ".join(" ".join(answer_lines(results, width=80)).split())
 
 
+@pytest.mark.in_turn
 def test_a_label_that_is_coded_backwards_at_one_client_is_asked_about(
     tmp_path: Path,
 ) -> None:

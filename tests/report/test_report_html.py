@@ -284,6 +284,7 @@ def test_thinned_keeps_both_ends() -> None:
     assert figures.spread_evenly(1, 120) == [0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_written_twice_it_is_the_same_and_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = fake_run.heart(tmp_path)

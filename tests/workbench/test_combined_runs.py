@@ -276,6 +276,7 @@ def tampered(run: Path, copy: Path, change: Any) -> Path:
     return copy
 
 
+@pytest.mark.in_turn
 def test_the_command_says_that_it_is_two_runs(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

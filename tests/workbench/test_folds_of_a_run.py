@@ -52,6 +52,7 @@ def test_every_row_has_one_outcome_a_repeat(folder: Path) -> None:
         assert mean == pytest.approx(float(outcome.loss.mean()), rel=1e-5)
 
 
+@pytest.mark.in_turn
 def test_files_are_named_by_seed_and_fold(folder: Path) -> None:
     models = {path.stem for path in (folder / "models").glob("fedavg*")}
     assert models == {"fedavg-0-k0", "fedavg-0-k1", "fedavg-0-k2", "fedavg-0-kall"}

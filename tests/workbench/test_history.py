@@ -94,6 +94,7 @@ def numbers(folder: Path) -> dict[tuple[str, int, str], set[tuple[object, ...]]]
     }
 
 
+@pytest.mark.in_turn
 def test_a_long_history_says_the_same_in_another_file(short: Path, long: Path) -> None:
     assert [(folder / "history.csv").exists() for folder in (short, long)] == [
         True,
