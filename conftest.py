@@ -114,7 +114,9 @@ def pytest_pycollect_makeitem(collector, name):
 def pytest_collection_modifyitems(config, items):
     """Leave out what is not in turn: cases of a law that others of the fast tests hold, too."""
     asked = config.getoption("--in-turn")
-    if asked == "all":
+    # Whoever names a test wants to see it.
+    is_named = any("::" in argument for argument in config.args)
+    if asked == "all" or is_named:
         return
     drawn = None if asked == "none" else share_of(asked)
     kept, left = [], []

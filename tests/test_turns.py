@@ -67,6 +67,8 @@ def test_a_text_draws_a_seventh_and_some_text_draws_each(folder):
     usual = collected(folder)
     assert (len(every), len(usual)) == (75, 4)
     assert "test_mine.py::test_some_cases_stay[other]" in every - usual
+    named = collected(folder, "test_mine.py::test_in_turn[3]")
+    assert named == {"test_mine.py::test_in_turn[3]"}
     share = collected(folder, "--in-turn", "any text") - usual
     drawn = {name for name in every if share_of(name) == share_of("any text")}
     assert share == drawn - usual
