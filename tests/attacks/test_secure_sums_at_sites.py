@@ -159,6 +159,7 @@ def test_no_single_update_leaves_a_site(tmp_path, kits):
         view.ask(NAMES, row_sum, x=x, noise=noise, parties=3, factors=factors)
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secure sums")
 def test_the_sum_of_steps_has_noise_once_under_keys_and_costs_what_the_curious_leave(
     tmp_path, kits
@@ -259,6 +260,7 @@ def test_what_a_site_replies_otherwise_is_its_own_failure(tmp_path, kits, step):
         assert bool(torch.isfinite(average.delta).all())
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secure sums")
 def test_lines_are_on_the_disk_before_integers_and_shares_leave(tmp_path, kits):
     sums = begun(tmp_path, kits)
@@ -399,6 +401,7 @@ def test_integers_are_masked_once_and_a_share_needs_the_signatures_of_three(
     assert "revealed" not in [entry.get("what") for entry in entries(log)]
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secure sums")
 def test_a_site_whose_rows_have_changed_masks_no_second_answer(tmp_path, kits):
     data = tmp_path / "hungary.csv"

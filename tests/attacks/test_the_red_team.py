@@ -176,7 +176,7 @@ def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsy
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param({}, id="logistic"),
+        pytest.param({}, id="logistic", marks=pytest.mark.in_turn),
         pytest.param(WIDE, id="MLP", marks=pytest.mark.in_turn),
     ],
 )
@@ -480,6 +480,7 @@ def test_a_metric_of_the_few_rows_that_a_model_calls_ill_is_not_told_behind_nois
     assert told["defined"].tolist() == [[True, False, False]]
 
 
+@pytest.mark.in_turn
 def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(
     tmp_path, capsys
 ):
@@ -549,6 +550,7 @@ def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(
     assert rows[1] == 0
 
 
+@pytest.mark.in_turn
 def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(
     tmp_path, monkeypatch
 ):
@@ -562,6 +564,7 @@ def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(
     assert told.found > 3  # whose extremes a bisection would tell
 
 
+@pytest.mark.in_turn
 def test_sums_about_centres_give_the_rows_where_a_server_may_choose_them(
     tmp_path, monkeypatch
 ):

@@ -86,6 +86,7 @@ def test_sites_that_keep_nothing_back_give_the_numbers_of_one_process(tmp_path, 
         assert two.comparisons.rarest(client) == one.comparisons.rarest(client)
 
 
+@pytest.mark.in_turn
 def test_a_comparison_in_folds_is_that_of_one_process(tmp_path):
     """Trees of boosting count rows by their weights, too, and each row counts alike whichever fold tests it."""
     run = {"rounds": 2, "seeds": 1, "rivals": ["linear", "boosted"]}
@@ -107,6 +108,7 @@ def repeated(table):
     return table.loc[table.index.repeat(often)].reset_index(drop=True)
 
 
+@pytest.mark.in_turn
 def test_integer_weights_at_a_site_are_repeated_rows(tmp_path):
     tables, rng = {}, np.random.default_rng(3)
     for number, name in enumerate(WARDS):
@@ -346,6 +348,7 @@ def test_weights_that_the_plan_does_not_declare_are_refused(tmp_path):
         wards.say("encode", recipe=json.dumps({**recipe, "label": label}))
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("minima")
 def test_the_red_team_finds_no_more_than_without_weights(tmp_path):
     tables = frames()

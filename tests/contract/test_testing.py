@@ -33,7 +33,7 @@ def test_every_method_keeps_the_laws_of_methods(case):
     assert {"seed", "resume", "names", "sends"} < set(laws)
 
 
-@pytest.mark.in_turn(but="fedper")
+@pytest.mark.in_turn
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbabu", "fedbn"])
 def test_methods_whose_clients_keep_layers_have_a_model_with_layers(name):
     assert set(testing.check_method(name).values()) == {""}

@@ -97,6 +97,7 @@ def test_solvers_take_a_weight_for_repeated_rows(kind, seed):
         torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=0)
 
 
+@pytest.mark.in_turn
 @FEW
 @given(KINDS, SEEDS)
 def test_a_ridge_is_chosen_as_by_repeated_rows(kind, seed):
@@ -357,6 +358,7 @@ def test_exact_models_take_a_weight_for_repeated_rows(seed, method, kind):
     assert_same(models_of(method, weighted), models_of(method, repeated), 1e-8)
 
 
+@pytest.mark.in_turn
 @settings(max_examples=5, deadline=None)
 @given(SEEDS)
 def test_steps_on_all_rows_take_a_weight_for_repeated_rows(seed):
@@ -567,6 +569,7 @@ def test_writing_outcomes_leaves_the_weights_of_rows_as_they_are(tmp_path):
     torch.testing.assert_close(clients.test.labels, before, atol=0, rtol=0)
 
 
+@pytest.mark.in_turn
 def test_weights_that_are_too_uneven_get_no_word(tmp_path):
     folder = write(tmp_path / "t")
     east = frames()["east"]
@@ -627,7 +630,7 @@ def test_a_run_is_predicted_finalised_checked_and_resumed(tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.in_turn(but="time")
+@pytest.mark.in_turn
 @pytest.mark.parametrize("key", ["time", "count"])
 def test_time_to_event_and_counts_take_weights(tmp_path, key):
     tables = {}

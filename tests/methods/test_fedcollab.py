@@ -104,6 +104,7 @@ def test_every_kind_of_rows_has_divergences(make):
     assert bool((apart > 0).any())
 
 
+@pytest.mark.in_turn
 def test_a_client_that_fails_stays_alone(monkeypatch):
     unplug(monkeypatch, "b")
     with federation_of(logistic()) as federation:

@@ -294,6 +294,7 @@ def test_each_client_tells_its_classes_once():
     ] == [(1, 4)]
 
 
+@pytest.mark.in_turn
 def test_a_preference_replaces_the_global_shares():
     wanted = (0.1, 0.2, 0.3, 0.4)
     preference = {"b": wanted}

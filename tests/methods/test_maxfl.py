@@ -559,6 +559,7 @@ def test_a_liar_may_say_that_it_stays():
         assert logged_at(found, 1, "gap") == ({"a": 100.0} if stay else {})
 
 
+@pytest.mark.in_turn
 def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():
     full = logistic()
     same = Clients(

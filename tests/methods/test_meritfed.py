@@ -1152,6 +1152,7 @@ def test_where_rounds_are_cheap_phi_is_measured_before_evaluations_alone(options
     assert {r.round for r in found.history if r.metric == "phi_after"} == {3, 5}
 
 
+@pytest.mark.in_turn
 def test_many_targets_take_the_cheap_form_and_the_report_says_so():
     problem, settings = logistic(), {"local": MINI, "validation": "train"}
     above = MeritFed(**settings, cheap_above=4)
@@ -1320,6 +1321,7 @@ def test_a_client_that_fails_at_a_visit_keeps_its_offset(monkeypatch):
     assert found.failures
 
 
+@pytest.mark.in_turn
 def test_an_anchored_run_resumes(tmp_path):
     assert_resumes(MeritFed(local=MINI, **CHEAP), tmp_path)
 

@@ -192,6 +192,7 @@ def test_a_process_that_ends_takes_no_control_with_it(monkeypatch):
     assert float(found.x) == pytest.approx(OPTIMUM, abs=1e-6)
 
 
+@pytest.mark.in_turn
 def test_a_refused_reply_leaves_no_control_that_the_server_does_not_know(monkeypatch):
     honest = Task.__call__
 

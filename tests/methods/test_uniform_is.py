@@ -88,6 +88,7 @@ def test_rows_come_as_often_as_they_should(name):
     assert_frequencies(UniformClassSampler(), cohort_of(problem, name), chance)
 
 
+@pytest.mark.in_turn
 def test_it_works_under_other_methods_on_any_number_of_workers():
     assert_works_under_other_methods(UniformClassSampler())
 

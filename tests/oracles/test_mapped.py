@@ -93,6 +93,7 @@ def launches_of_a_step(given: Problem, names) -> int:
     return counts[1] - counts[0]
 
 
+@pytest.mark.in_turn
 def test_a_step_launches_as_much_for_one_client_as_for_ten():
     names = tuple(f"c{i}" for i in range(10))
     given = problem(dtype=torch.float32, sizes=dict.fromkeys(names, 8))

@@ -466,6 +466,7 @@ def test_surrogate_weights_are_the_minimum_over_every_filled_sum(d, v, m, budget
     )
 
 
+@pytest.mark.in_turn
 def test_no_other_weights_have_a_smaller_surrogate():
     g = np.random.default_rng(0)
     for _ in range(20):

@@ -145,6 +145,7 @@ def test_the_raised_matrix_is_hardly_ever_below_the_products():
     torch.testing.assert_close(known, 80.0 * torch.eye(size).double())
 
 
+@pytest.mark.in_turn
 def test_the_noise_of_the_slopes_has_the_stated_variance():
     noise = ct.RowNoise(0.02, clip=50.0)
     quiet = fit("regression", ct.FixedEffects(private=ct.RowNoise(0.0, clip=50.0)), 20)

@@ -20,6 +20,7 @@ def chances(gains: dict[str, Gain], client: str, numbers: tuple[int, ...]) -> di
     return dict(_with_partners(evidence, dict.fromkeys(gains, 0.01), client, numbers))
 
 
+@pytest.mark.in_turn
 def test_probabilities_are_shares_of_draws_and_more_rows_settle_more() -> None:
     gains = {c: Gain(0.02, 0.02, 100) for c in "abcd"}
     by_rows = chances(gains, "a", (50, 800, 3200))

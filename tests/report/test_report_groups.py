@@ -109,6 +109,7 @@ def test_a_group_is_named_with_its_share_of_the_weight(tmp_path: Path) -> None:
     assert groups(results, "local") is None
 
 
+@pytest.mark.in_turn
 def test_one_friend_among_many_equal_clients_is_not_named(tmp_path: Path) -> None:
     names = [f"c{i:02d}" for i in range(30)]
     truth = {

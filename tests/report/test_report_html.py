@@ -294,6 +294,7 @@ def test_written_twice_it_is_the_same_and_leaves_nothing_behind(tmp_path: Path) 
     assert set(folder.iterdir()) - before == {folder / "report.html"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_a_broken_run_leaves_the_old_report(tmp_path: Path) -> None:
     folder = fake_run.heart(tmp_path)
@@ -476,6 +477,7 @@ def test_a_figure_is_saved_with_its_colours_and_says_what_a_pointer_finds(
     assert re.search(r'data-tip="mean of all · meritfed: [.0-9]+ ± [.0-9]+"', document)
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_the_first_screen_says_of_small_clients_together_what_holds_for_each(
     tmp_path: Path,

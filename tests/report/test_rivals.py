@@ -159,6 +159,7 @@ def test_the_gain_over_trees_is_a_share_of_the_variance_of_numbers(
     assert gain.error == pytest.approx(gaps.std(ddof=1) / np.sqrt(60), rel=1e-4)
 
 
+@pytest.mark.in_turn
 def test_the_second_rival_can_be_turned_off_and_needs_scikit_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ def test_a_seed_that_is_there_twice_is_refused(place: Path) -> None:
         ct.combine(place / "a", place / "a")
 
 
+@pytest.mark.in_turn
 def test_a_table_that_has_grown_is_not_new(place: Path, tmp_path: Path) -> None:
     grown = shutil.copytree(place / "today", tmp_path / "grown")
     with (grown / "east.csv").open("a") as file:

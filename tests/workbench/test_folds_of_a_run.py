@@ -88,6 +88,7 @@ def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(
         assert rounds.pop("all") == sorted(rounds.values())[1]
 
 
+@pytest.mark.in_turn
 def test_patients_with_several_rows_are_judged_as_patients(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "data").mkdir()

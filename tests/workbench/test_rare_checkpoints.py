@@ -25,6 +25,7 @@ def fitted(folder: Path | None, **settings) -> ct.Run:
     )
 
 
+@pytest.mark.in_turn
 def test_a_run_goes_on_from_the_last_of_its_rare_checkpoints(tmp_path, monkeypatch):
     saved = []
     save = RoundFiles.save
