@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -54,12 +55,22 @@ def folder(tmp_path_factory):
     return made
 
 
-def collected(folder, *options):
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
-    ended = subprocess.run(
-        [*command, *options], cwd=folder, capture_output=True, text=True, check=False
+def pytest_in(folder, *options):
+    """What a pytest of its own says there, without the plugins that are installed here, which it would take time to import."""
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=folder,
+        env=alone,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return {line for line in ended.stdout.splitlines() if "::" in line}
+
+
+def collected(folder, *options):
+    said = pytest_in(folder, "--collect-only", "-q", *options).stdout
+    return {line for line in said.splitlines() if "::" in line}
 
 
 def test_a_text_draws_a_seventh_and_some_text_draws_each(folder):
@@ -79,10 +90,7 @@ def test_a_case_that_is_to_stay_is_there(tmp_path):
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (tmp_path / "pyproject.toml").write_text(SETTINGS)
     (tmp_path / "test_mine.py").write_text(NO_SUCH_CASE)
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist"]
-    ended = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ended = pytest_in(tmp_path, "--collect-only")
     assert ended.returncode == pytest.ExitCode.INTERRUPTED
     assert "test_some_cases_stay has no case 'thirst' to stay" in ended.stdout
 
@@ -97,10 +105,7 @@ def test_ci_fails_on_a_skip_that_nobody_allows(folder, reason, status, monkeypat
         f'import pytest\n@pytest.mark.skip("{reason}")\ndef test_a(): pass\n'
     )
     monkeypatch.setenv("COTERIE_CI", "1")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(place)]
-    ended = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False
-    )
+    ended = pytest_in(folder, "-q", str(place))
     assert ended.returncode == status
     assert (f"was skipped: Skipped: {reason}" in ended.stdout) == bool(status)
 
