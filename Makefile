@@ -77,8 +77,8 @@ test-oldest: $(OLDEST)/.ready  ## the fast tests with the oldest version of each
 torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangled settings, odd values, clients' faults: counted into benchmarks/results/torture.json (MINUTES=60)
 	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),60)
 
-mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold); with ROOM=report N=40: does a test fail for any of 40 changes drawn in a room?
-	$(if $(ROOM),PYTHONPATH=tests $(BIN)/python -m room_mutants $(ROOM) --number $(or $(N),40),$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)')
+mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold; FAST=1: does one of the fast tests?); with ROOM=report N=40: does a test fail for any of 40 changes drawn in a room?
+	$(if $(ROOM),PYTHONPATH=tests $(BIN)/python -m room_mutants $(ROOM) --number $(or $(N),40),$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)' $(if $(FAST),--fast))
 
 claims: $(VENV)/.dev  ## is the answer of each embedded example stable? 21 runs of each with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims

@@ -148,7 +148,6 @@ def test_weight_decay_is_part_of_the_objective_that_scaffold_ends_at():
     )
 
 
-@pytest.mark.in_turn
 def test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends(monkeypatch):
     undisturbed = long(SCAFFOLD(TEN))
     forget(monkeypatch, "b", 12)
@@ -192,7 +191,6 @@ def test_a_process_that_ends_takes_no_control_with_it(monkeypatch):
     assert float(found.x) == pytest.approx(OPTIMUM, abs=1e-6)
 
 
-@pytest.mark.in_turn
 def test_a_refused_reply_leaves_no_control_that_the_server_does_not_know(monkeypatch):
     honest = Task.__call__
 
