@@ -35,7 +35,7 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS)
 demo: $(VENV)/.demo  ##! eight registries of real people: does federating help each of them? (a quarter of a minute once installed)
 	$(BIN)/coterie compare nhefs
 
-test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (6 minutes on 2 quiet cores, longer beside other work)
+test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (5 minutes on 2 quiet cores, longer beside other work; IN_TURN=all: a quarter of an hour)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q $(if $(IN_TURN),--in-turn $(IN_TURN))
 
 test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, the experiments and their pages, and the report in a browser where there is one, and the built documentation
@@ -77,8 +77,8 @@ test-oldest: $(OLDEST)/.ready  ## the fast tests with the oldest version of each
 torture: $(VENV)/.dev  ## interrupted runs, changed worlds, damaged files, mangled settings, odd values, clients' faults: counted into benchmarks/results/torture.json (MINUTES=60)
 	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),60)
 
-mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold); with ROOM=report N=40: does a test fail for any of 40 changes drawn in a room?
-	$(if $(ROOM),PYTHONPATH=tests $(BIN)/python -m room_mutants $(ROOM) --number $(or $(N),40),$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)')
+mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold; FAST=1: does one of the fast tests?); with ROOM=report N=40: does a test fail for any of 40 changes drawn in a room?
+	$(if $(ROOM),PYTHONPATH=tests $(BIN)/python -m room_mutants $(ROOM) --number $(or $(N),40),$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)' $(if $(FAST),--fast))
 
 claims: $(VENV)/.dev  ## is the answer of each embedded example stable? 21 runs of each with other folds (15 minutes; finished runs are kept)
 	$(BIN)/python -m benchmarks.claims

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import sys
 import tomllib
 import zlib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -48,21 +50,78 @@ def pytest_addoption(parser):
     )
 
 
+FEW_EXAMPLES = 20
+"""Of a law of Hypothesis; where all tests in turn run, a hundred."""
+
+
+def pytest_configure(config):
+    """Say how many examples are drawn, before files of tests make settings of their own from it."""
+    from hypothesis import settings
+
+    number = 100 if config.getoption("--in-turn") == "all" else FEW_EXAMPLES
+    settings.register_profile("coterie", max_examples=number)
+    settings.load_profile("coterie")
+    # Thousands of tests are found in three quarters of the time where nobody looks for garbage among them.
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """Look for garbage again, but not among the tests that were found."""
+    gc.freeze()
+    gc.enable()
+
+
 def share_of(text):
     """A number below `SHARES`, the same on every machine for the same text."""
     return zlib.crc32(text.encode()) % SHARES
 
 
+def stays(item):
+    """Patterns of cases of this test that run every time; None where all do."""
+    mark = item.get_closest_marker("in_turn")
+    if mark is None:
+        return None
+    but = mark.kwargs.get("but", ())
+    return [but] if isinstance(but, str) else list(but)
+
+
+def case_of(item):
+    """The id of a case, as in `test_a[this]`; of a test without cases an empty text."""
+    return item.callspec.id if hasattr(item, "callspec") else ""
+
+
+def waits(item):
+    """Whether a test runs only when it is drawn."""
+    patterns = stays(item)
+    if patterns is None:
+        return False
+    return not any(fnmatchcase(case_of(item), pattern) for pattern in patterns)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector, name):
+    """Refuse a pattern of `in_turn(but=...)` that fits no case: its law would be in turn, and nobody would know."""
+    made = yield
+    cases = made if isinstance(made, list) else []
+    functions = [item for item in cases if isinstance(item, pytest.Function)]
+    patterns = {p for item in functions for p in stays(item) or ()}
+    for pattern in patterns:
+        if not any(fnmatchcase(case_of(item), pattern) for item in functions):
+            raise collector.CollectError(f"{name} has no case {pattern!r} to stay")
+    return made
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out what is not in turn: cases of a law that others of the fast tests hold, too."""
     asked = config.getoption("--in-turn")
-    if asked == "all":
+    # Whoever names a test wants to see it.
+    is_named = any("::" in argument for argument in config.args)
+    if asked == "all" or is_named:
         return
     drawn = None if asked == "none" else share_of(asked)
     kept, left = [], []
     for item in items:
-        waits = item.get_closest_marker("in_turn") is not None
-        runs = not waits or share_of(item.nodeid) == drawn
+        runs = not waits(item) or share_of(item.nodeid) == drawn
         (kept if runs else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)

@@ -185,9 +185,10 @@ def spans_of(term: str, text: str) -> list[tuple[int, int]]:
 class Tree:
     """A copy of the sources and tests in which tests run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, fast: bool = False) -> None:
         self.folder = folder
-        for name in COPIED:
+        # What `conftest.py` leaves out of the fast tests runs here, unless these alone are asked for.
+        for name in (*COPIED, "conftest.py") if fast else COPIED:
             source, skip = ROOT / name, shutil.ignore_patterns("__pycache__")
             if source.is_dir():
                 shutil.copytree(source, folder / name, ignore=skip)
@@ -314,6 +315,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time"
     )
+    parser.add_argument(
+        "--fast", action="store_true", help="with the tests of make test alone"
+    )
     options = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
     chosen = [
@@ -325,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mutated(mutant)
     with tempfile.TemporaryDirectory() as folder:
         trees = [
-            Tree(Path(folder, str(k)).resolve())
+            Tree(Path(folder, str(k)).resolve(), fast=options.fast)
             for k in range(min(options.jobs, len(chosen)))
         ]
         verdicts = []

@@ -358,7 +358,8 @@ def measure(tests: Sequence[str]) -> Map:
         settings.write_text(COVERAGE.format(source=ROOT / SOURCE, data=data))
         times = Path(folder, "times.json")
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}"]
-        command += ["-m", "pytest", "-q", "-p", "room_mutants", *tests]
+        command += ["-m", "pytest", "-q", "-p", "room_mutants", "--in-turn", "all"]
+        command += tests
         environment = {
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}",

@@ -80,8 +80,9 @@ def test_every_command_on_a_page_is_one_that_coterie_takes(page):
     from coterie.config.registry import DATASETS
     from coterie.run.experiment import Experiment
 
+    parser = build_parser()
     for command in commands(page):
-        given = build_parser().parse_args(shlex.split(command, comments=True)[1:])
+        given = parser.parse_args(shlex.split(command, comments=True)[1:])
         assert given.command.split()[0] == shlex.split(command)[1]
         if getattr(given, "methods", None) and given.data in DATASETS:
             Experiment.from_tables(tables_of_command(given), command)

@@ -120,6 +120,7 @@ def test_resnet8_has_eight_trainable_layers_and_two_residual_blocks():
     assert sum(type(m).__name__ == "_Residual" for m in modules) == 2
 
 
+@pytest.mark.in_turn(but="batch-resnet8")
 @pytest.mark.parametrize("name", ["cnn", "resnet8"])
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_gradients_per_row_are_those_of_the_rows_alone(name, norm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -23,6 +24,17 @@ def test_always(): pass
 @pytest.mark.in_turn
 @pytest.mark.parametrize("number", range(70))
 def test_in_turn(number): pass
+
+@pytest.mark.in_turn(but=("first", "no-*"))
+@pytest.mark.parametrize("case", ["first", "no-1", "no-2", "other"])
+def test_some_cases_stay(case): pass
+"""
+NO_SUCH_CASE = """
+import pytest
+
+@pytest.mark.in_turn(but="thirst")
+@pytest.mark.parametrize("case", ["first", "other"])
+def test_some_cases_stay(case): pass
 """
 SETTINGS = """
 [tool.pytest.ini_options]
@@ -43,22 +55,44 @@ def folder(tmp_path_factory):
     return made
 
 
-def collected(folder, *options):
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
-    ended = subprocess.run(
-        [*command, *options], cwd=folder, capture_output=True, text=True, check=False
+def pytest_in(folder, *options):
+    """What a pytest of its own says there, without the plugins that are installed here, which it would take time to import."""
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=folder,
+        env=alone,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return {line for line in ended.stdout.splitlines() if "::" in line}
+
+
+def collected(folder, *options):
+    said = pytest_in(folder, "--collect-only", "-q", *options).stdout
+    return {line for line in said.splitlines() if "::" in line}
 
 
 def test_a_text_draws_a_seventh_and_some_text_draws_each(folder):
     every = collected(folder, "--in-turn", "all")
     usual = collected(folder)
-    assert (len(every), len(usual)) == (71, 1)
+    assert (len(every), len(usual)) == (75, 4)
+    assert "test_mine.py::test_some_cases_stay[other]" in every - usual
+    named = collected(folder, "test_mine.py::test_in_turn[3]")
+    assert named == {"test_mine.py::test_in_turn[3]"}
     share = collected(folder, "--in-turn", "any text") - usual
     drawn = {name for name in every if share_of(name) == share_of("any text")}
     assert share == drawn - usual
     assert {share_of(letter) for letter in ascii_letters} == set(range(SHARES))
+
+
+def test_a_case_that_is_to_stay_is_there(tmp_path):
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (tmp_path / "pyproject.toml").write_text(SETTINGS)
+    (tmp_path / "test_mine.py").write_text(NO_SUCH_CASE)
+    ended = pytest_in(tmp_path, "--collect-only")
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED
+    assert "test_some_cases_stay has no case 'thirst' to stay" in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -67,12 +101,11 @@ def test_a_text_draws_a_seventh_and_some_text_draws_each(folder):
 )  # the first is allowed in one file alone
 def test_ci_fails_on_a_skip_that_nobody_allows(folder, reason, status, monkeypatch):
     place = folder / "tests" / "test_skipped.py"
-    place.write_text(f'import pytest\ndef test_a(): pytest.skip("{reason}")\n')
-    monkeypatch.setenv("COTERIE_CI", "1")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(place)]
-    ended = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False
+    place.write_text(
+        f'import pytest\n@pytest.mark.skip("{reason}")\ndef test_a(): pass\n'
     )
+    monkeypatch.setenv("COTERIE_CI", "1")
+    ended = pytest_in(folder, "-q", str(place))
     assert ended.returncode == status
     assert (f"was skipped: Skipped: {reason}" in ended.stdout) == bool(status)
 

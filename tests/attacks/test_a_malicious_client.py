@@ -198,6 +198,7 @@ LIES = {
 }
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("replies as declared")
 def test_two_hundred_malformed_replies_end_nothing_and_name_who_sent_them(quiet):
     ended, unnamed, others, told_badly, count = [], [], [], [], 0
@@ -469,6 +470,15 @@ BEGINNINGS = {
 }
 
 
+@pytest.mark.in_turn(
+    but=(
+        "notes that are a number",
+        "deep lists",
+        "facts that are a list",
+        "no facts",
+        "noise",
+    )
+)
 @pytest.mark.promise("a start without one site")
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(
@@ -603,6 +613,7 @@ def test_columns_of_two_values_are_averaged_in_whatever_a_mean_says(low):
     assert [apart.key for apart in moments_apart(lie, ["sex"])] == [f"{SITES[2]}:sex"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("a start without one site")
 def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):
     """Well-formed descriptions of another content ended the job with a KeyError or a TypeError, and named nobody."""
@@ -685,6 +696,7 @@ BENDING = {
 }
 
 
+@pytest.mark.in_turn(but=("qffl", "dpfl"))
 @pytest.mark.parametrize("name", BENDING)
 def test_a_number_that_no_client_can_have_is_its_failure_and_bends_no_model(
     tmp_path, name

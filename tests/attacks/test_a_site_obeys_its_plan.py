@@ -440,6 +440,7 @@ def test_the_approval_says_in_words_what_is_asked_and_what_leaves(tmp_path):
         assert words in said, said
 
 
+@pytest.mark.in_turn
 def test_a_site_takes_from_its_plan_what_one_process_takes_from_it(tmp_path):
     """Validation rows that a method keeps, those that it does not, and frozen parameters."""
     methods = [

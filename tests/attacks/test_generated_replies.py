@@ -147,6 +147,7 @@ def can_be_said(send):
     return say
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("a start without one site")
 @pytest.mark.parametrize("goes_on", [False, True], ids=["end", "continue"])
 @pytest.mark.parametrize("count", COUNTS)

@@ -225,6 +225,7 @@ def test_nothing_beside_the_declarations_runs_and_what_a_run_asks_does(run, coun
     assert outcomes[False, "refused"] > count / 2
 
 
+@pytest.mark.in_turn
 def test_a_run_asks_within_the_budget_and_the_models_beyond_it_are_refused(run):
     site, link = run
     drawn, refused = random.Random(0), Counter()

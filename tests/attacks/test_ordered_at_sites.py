@@ -44,6 +44,7 @@ NUMBERS = {"label": "grade", "ordered": True}
 WORDS = {**NUMBERS, "classes": {grade: [grade] for grade in GRADES}}
 
 
+@pytest.mark.in_turn(but="words")
 @pytest.mark.parametrize(
     ("data", "words"),
     [pytest.param(NUMBERS, False, id="numbers"), pytest.param(WORDS, True, id="words")],

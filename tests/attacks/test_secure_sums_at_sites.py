@@ -112,6 +112,7 @@ def mu_of(sums, name):
     return Account(Path(sums.sites[name].settings.log)).mu
 
 
+@pytest.mark.in_turn(but="gone1")
 @pytest.mark.promise("secure sums")
 @pytest.mark.parametrize("gone", [{}, {"long-beach": ("mask",)}, {"hungary": STEPS}])
 def test_the_mean_is_that_of_one_process_over_the_same_survivors(tmp_path, kits, gone):
@@ -158,6 +159,7 @@ def test_no_single_update_leaves_a_site(tmp_path, kits):
         view.ask(NAMES, row_sum, x=x, noise=noise, parties=3, factors=factors)
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secure sums")
 def test_the_sum_of_steps_has_noise_once_under_keys_and_costs_what_the_curious_leave(
     tmp_path, kits
@@ -244,21 +246,21 @@ GARBAGE = (
 
 
 @pytest.mark.promise("replies as declared")
-def test_what_a_site_replies_otherwise_is_its_own_failure(tmp_path, kits):
+@pytest.mark.in_turn(but="mask")
+@pytest.mark.parametrize("step", STEPS)
+def test_what_a_site_replies_otherwise_is_its_own_failure(tmp_path, kits, step):
     """It is left out, and the others open their sum, with its integers where these had come before."""
     sums = begun(tmp_path, kits, deploy={"runs": 100})
-    number = 0
-    for step in STEPS:
-        for garbage in GARBAGE:
-            if ("words" in garbage) is (step == "mask"):
-                number += 1
-                sums.garbled = {step: garbage}
-                average = sums.mean(sums.engine.x + number)
-                is_in = step in ("agree", "reveal")
-                assert ("hungary" in average.clients) is is_in
-                assert bool(torch.isfinite(average.delta).all())
+    garbage = [g for g in GARBAGE if ("words" in g) is (step == "mask")]
+    for number, garbled in enumerate(garbage, 1):
+        sums.garbled = {step: garbled}
+        average = sums.mean(sums.engine.x + number)
+        is_in = step in ("agree", "reveal")
+        assert ("hungary" in average.clients) is is_in
+        assert bool(torch.isfinite(average.delta).all())
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secure sums")
 def test_lines_are_on_the_disk_before_integers_and_shares_leave(tmp_path, kits):
     sums = begun(tmp_path, kits)
@@ -399,6 +401,7 @@ def test_integers_are_masked_once_and_a_share_needs_the_signatures_of_three(
     assert "revealed" not in [entry.get("what") for entry in entries(log)]
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secure sums")
 def test_a_site_whose_rows_have_changed_masks_no_second_answer(tmp_path, kits):
     data = tmp_path / "hungary.csv"

@@ -63,6 +63,7 @@ def findings(folder, method=FEDAVG, settings=None, **plan):
     return attack(hospital.approved, hospital.settings, "hungary", inf)
 
 
+@pytest.mark.in_turn
 def test_it_speaks_the_encoding_of_the_plan(tmp_path):
     whole, half = tmp_path / "whole", tmp_path / "half"
     for folder in (whole, half):
@@ -121,6 +122,7 @@ def test_with_a_budget_of_requests_and_not_of_models_it_finds_most_rows(
     assert max(one.luck for one in (*few, *many) if one.what == "rows") == 0
 
 
+@pytest.mark.in_turn(but="fedavg")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", ["fedavg", "meritfed", "qffl"])
 def test_updates_without_secret_noise_are_refused_and_their_rows_said_before(
@@ -174,7 +176,7 @@ def test_noise_behind_which_rows_are_found_is_refused_by_default(tmp_path, capsy
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param({}, id="logistic"),
+        pytest.param({}, id="logistic", marks=pytest.mark.in_turn),
         pytest.param(WIDE, id="MLP", marks=pytest.mark.in_turn),
     ],
 )
@@ -204,6 +206,7 @@ ASKS_LOSSES = {
 }
 
 
+@pytest.mark.in_turn(but="qffl")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", ASKS_LOSSES)
 def test_losses_that_a_method_asks_show_rows_as_they_are_and_none_behind_noise(
@@ -354,6 +357,7 @@ EXPOSED = {
 }
 
 
+@pytest.mark.in_turn(but="varsel")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize("name", EXPOSED)
 def test_numbers_that_no_noise_hides_are_refused_by_default(tmp_path, name):
@@ -476,6 +480,7 @@ def test_a_metric_of_the_few_rows_that_a_model_calls_ill_is_not_told_behind_nois
     assert told["defined"].tolist() == [[True, False, False]]
 
 
+@pytest.mark.in_turn
 def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(
     tmp_path, capsys
 ):
@@ -493,6 +498,7 @@ def test_evaluations_that_show_rows_are_refused_with_a_cure_that_the_plan_lacks(
     )
 
 
+@pytest.mark.in_turn
 def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path):
     from coterie.sites.allowed import RefusedError
 
@@ -518,6 +524,7 @@ def test_a_hidden_layer_shows_rows_and_is_refused_without_secret_noise(tmp_path)
     )
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secret noise")
 def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(
     tmp_path, monkeypatch
@@ -543,6 +550,7 @@ def test_a_row_that_alone_reaches_a_unit_shows_behind_faint_noise(
     assert rows[1] == 0
 
 
+@pytest.mark.in_turn
 def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(
     tmp_path, monkeypatch
 ):
@@ -556,6 +564,7 @@ def test_recipes_that_break_above_a_value_are_found_where_nothing_is_checked(
     assert told.found > 3  # whose extremes a bisection would tell
 
 
+@pytest.mark.in_turn
 def test_sums_about_centres_give_the_rows_where_a_server_may_choose_them(
     tmp_path, monkeypatch
 ):
@@ -634,6 +643,7 @@ def test_copies_give_rows_behind_noise_that_is_drawn_for_each_of_them(
     assert rows[1] >= 3
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("the plan and nothing else")
 def test_requests_beside_the_declarations_are_made_of_the_declarations(
     tmp_path, monkeypatch
@@ -740,6 +750,7 @@ def averages(folder, monkeypatch, **plan):
     return finding
 
 
+@pytest.mark.in_turn(but="logistic")
 @pytest.mark.promise("secret noise")
 @pytest.mark.parametrize(
     ("model", "runs"), [({}, 4), (WIDE, 2)], ids=["logistic", "MLP"]

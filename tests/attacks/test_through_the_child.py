@@ -54,6 +54,7 @@ def refused(say, *args, **values):
     return True
 
 
+@pytest.mark.in_turn(but="fedavg")
 @pytest.mark.promise("no row leaves")
 @pytest.mark.parametrize(
     ("method", "plan"),

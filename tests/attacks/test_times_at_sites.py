@@ -25,6 +25,7 @@ from deployment import differences
 from wards import ward
 
 
+@pytest.mark.in_turn(but="counts")
 @pytest.mark.parametrize(
     "data",
     [

@@ -111,6 +111,7 @@ def test_a_verdict_at_sites_is_that_of_one_machine(runs):
     assert not there.outcomes_missing
 
 
+@pytest.mark.in_turn
 def test_a_verdict_in_folds_is_that_of_one_machine(in_folds):
     here, there = in_folds
     for client in here.clients:
@@ -499,6 +500,7 @@ def spoken(text):
     )
 
 
+@pytest.mark.in_turn
 def test_terminal_report_json_python_card_and_sites_say_the_same_words(
     in_folds, capsys
 ):

@@ -61,6 +61,7 @@ def recipe_of(wards):
 # The numbers of one process
 
 
+@pytest.mark.in_turn(but="classes")
 @pytest.mark.parametrize(
     "data",
     [
@@ -85,6 +86,7 @@ def test_sites_that_keep_nothing_back_give_the_numbers_of_one_process(tmp_path, 
         assert two.comparisons.rarest(client) == one.comparisons.rarest(client)
 
 
+@pytest.mark.in_turn
 def test_a_comparison_in_folds_is_that_of_one_process(tmp_path):
     """Trees of boosting count rows by their weights, too, and each row counts alike whichever fold tests it."""
     run = {"rounds": 2, "seeds": 1, "rivals": ["linear", "boosted"]}
@@ -106,6 +108,7 @@ def repeated(table):
     return table.loc[table.index.repeat(often)].reset_index(drop=True)
 
 
+@pytest.mark.in_turn
 def test_integer_weights_at_a_site_are_repeated_rows(tmp_path):
     tables, rng = {}, np.random.default_rng(3)
     for number, name in enumerate(WARDS):
@@ -142,7 +145,7 @@ def test_integer_weights_at_a_site_are_repeated_rows(tmp_path):
 # Minima
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=7), st.integers(1, 7))
 def test_no_batch_has_fewer_effective_rows_than_are_said(listed, size):
     weights = np.array(listed)
@@ -211,7 +214,7 @@ def kish(weights):
 
 
 @pytest.mark.promise("minima")
-@settings(max_examples=80, deadline=None)
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.floats(0, 3))
 def test_whatever_the_weights_no_category_or_class_of_few_effective_rows_is_told(
     east, seed, spread
@@ -345,6 +348,7 @@ def test_weights_that_the_plan_does_not_declare_are_refused(tmp_path):
         wards.say("encode", recipe=json.dumps({**recipe, "label": label}))
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("minima")
 def test_the_red_team_finds_no_more_than_without_weights(tmp_path):
     tables = frames()

@@ -200,6 +200,7 @@ def test_predict_takes_a_tuned_model(coterie, tuned):
     )
 
 
+@pytest.mark.in_turn
 def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
     arm = {
         "target": "coterie.contract.federation.Federation.ask",

@@ -457,6 +457,7 @@ def test_all_defaults_are_spelled_out(heart):
     assert by_label["fedavg"]["local"]["momentum"] == 0.0
 
 
+@pytest.mark.in_turn
 def test_all_methods_are_those_that_fit(driver, tmp_path):
     ended = done(
         driver(
@@ -762,6 +763,7 @@ def split_by_column(driver, tmp_path_factory):
     return folder
 
 
+@pytest.mark.in_turn(but=("cleveland-fedavg", "switzerland-local"))
 @pytest.mark.parametrize("method", ["local", "fedavg", "meritfed"])
 @pytest.mark.parametrize("client", ["cleveland", "switzerland"])
 def test_predictions_on_raw_rows_are_as_good_as_the_evaluation_says(
@@ -1466,6 +1468,7 @@ def in_a_terminal(cwd, *argv, columns=80):
     return seen.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.in_turn
 def test_a_terminal_shows_progress_and_colours(tmp_path):
     flags = (
         "--methods",

@@ -75,6 +75,13 @@ REBUILT = (
 )  # fmt: skip
 
 
+@pytest.mark.in_turn(
+    but=(
+        "history.csv-flipped",
+        "models/fedavg-0.safetensors-deleted",
+        "checkpoint/local-0/done.json-flipped",
+    )
+)
 @pytest.mark.parametrize("how", SOME)
 @pytest.mark.parametrize("file", REBUILT)
 def test_what_can_be_made_again_is_by_resume(coterie, copied, finished, file, how):

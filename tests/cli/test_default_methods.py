@@ -81,6 +81,7 @@ def wide_table(folder: Path, columns: int) -> Path:
     return folder
 
 
+@pytest.mark.in_turn
 def test_a_table_that_is_too_wide_to_be_solved_is_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

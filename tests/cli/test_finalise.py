@@ -327,6 +327,7 @@ def test_regression_is_in_the_unit_of_the_label(coterie, tmp_path):
         assert "a threshold needs two classes; leave it out" in ended.err
 
 
+@pytest.mark.in_turn
 def test_a_personalised_method_keeps_validation_rows_to_tune_on(coterie, tmp_path):
     write(tmp_path / "mine")
     flags = (
@@ -539,6 +540,7 @@ def test_thresholds_come_from_validation_rows_that_nobody_trained_on(coterie, tm
     assert f"yes from {threshold:g} on" in coterie("predict", "final", "mine/a.csv").err
 
 
+@pytest.mark.in_turn(but="split_time")
 @pytest.mark.parametrize("key", ["split_column", "split_time"])
 def test_the_column_that_said_which_rows_are_tested_is_no_input(coterie, tmp_path, key):
     (tmp_path / "mine").mkdir()

@@ -111,6 +111,7 @@ def test_a_daemonic_process_is_told_that_it_may_have_no_workers(daemon):
 # ---- what a disk does not know
 
 
+@pytest.mark.in_turn(but="22")
 @pytest.mark.parametrize(
     "number", [errno.EINVAL, errno.ENOSYS, errno.EACCES, errno.EOPNOTSUPP]
 )
@@ -145,6 +146,7 @@ def test_a_folder_that_nobody_may_open_is_not_synced(tmp_path, monkeypatch, capl
     assert system.NO_SYNC in caplog.text
 
 
+@pytest.mark.in_turn(but="37")
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_disk_without_locks_carries_a_run_and_says_so_once(
     tmp_path, monkeypatch, caplog, number

@@ -78,6 +78,14 @@ def test_a_link_is_not_followed(command, tmp_path, capsys):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.in_turn(
+    but=(
+        "run0-compare",
+        "data/a.csv-predict",
+        "run0/summary.json-report",
+        "data-finalise",
+    )
+)
 @every_command
 @pytest.mark.parametrize("out", ["run0", "run0/summary.json", "data/a.csv", "data"])
 def test_neither_a_run_nor_what_is_read_is_overwritten(command, tmp_path, capsys, out):

@@ -140,6 +140,7 @@ def test_every_kind_of_plug_in_is_tried():
     assert USED.keys() == PYTHON.keys()
 
 
+@pytest.mark.in_turn(but=("methods", "samplers", "engines", "metrics"))
 @each_kind
 def test_the_command_and_the_file_that_it_writes_take_it(kind, own, capsys):
     words = [word.replace("OWN", own.name) for word in USED[kind]]

@@ -108,6 +108,7 @@ def killed(killed_once, tmp_path):
     return shutil.copytree(killed_once, tmp_path / "killed")
 
 
+@pytest.mark.in_turn(but=("the method", "what the file imports"))
 @pytest.mark.parametrize("what", CHANGES)
 def test_changed_code_is_refused_by_name_or_accepted(driver, killed, what):
     file, old, new, part = CHANGES[what]

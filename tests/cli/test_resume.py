@@ -119,6 +119,14 @@ POINTS = {
 }
 
 
+@pytest.mark.in_turn(
+    but=(
+        "after an ask that clients remember",
+        "before a checkpoint, its history appended",
+        "between the models and the mark of a pair",
+        "between the tables",
+    )
+)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_named_point_it_goes_on(driver, tmp_path, undisturbed, point):
     assert driver(tmp_path, *COMPARE, "--out", "run", arm=POINTS[point]).status == -9
@@ -216,6 +224,7 @@ class Halfway(ct.Method):  # no dataclass: it has no text of its own that a chec
 """
 
 
+@pytest.mark.in_turn
 def test_a_method_of_any_class_goes_on(driver, tmp_path):
     example = (ROOT / "examples" / "own_method.py").read_text()
     (tmp_path / "mine.py").write_text(example + PLAIN)
@@ -301,6 +310,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(driver, tmp_path, undisturbed):
     assert_same(tmp_path / "my run" / "1", undisturbed)
 
 
+@pytest.mark.in_turn
 def test_ctrl_c_before_the_first_round(driver, tmp_path):
     stop = at("coterie.run.experiment.Experiment.load_data", "before", "", 1, "SIGINT")
     stopped = driver(tmp_path, *COMPARE, "--out", "run", arm=stop)
@@ -394,6 +404,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.in_turn(but="coterie.base.errors")
 @pytest.mark.parametrize(
     "at", ["coterie.cli.main", "coterie.base.errors", "numpy._core._multiarray_umath"]
 )
@@ -427,6 +438,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.in_turn(but=("2", "12"))
 @pytest.mark.parametrize("number", [2, 3, 6, 12])
 def test_ctrl_c_at_the_first_lines_of_the_command_ends_with_a_sentence(
     tmp_path, number
@@ -450,6 +462,7 @@ def test_ctrl_c_at_the_first_lines_of_the_command_ends_with_a_sentence(
 # ---- what a run directory accepts
 
 
+@pytest.mark.in_turn
 def test_half_a_file_of_a_killed_run_goes_with_the_next_start(driver, tmp_path):
     killed = rename("before", "fedavg-0/checkpoint.safetensors", 2)
     argv = (
@@ -538,6 +551,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.in_turn(but=("rounds", "a field", "a file of one's own"))
 @pytest.mark.parametrize("what", OTHERS)
 def test_other_settings_are_refused(driver, killed, what):
     flags, words = OTHERS[what]
@@ -715,6 +729,7 @@ def test_after_a_power_loss_a_run_goes_on(tmp_path):
     assert_same(tmp_path / "run", expected)
 
 
+@pytest.mark.in_turn
 def test_killed_after_its_last_round_it_has_the_models_that_clients_kept(
     driver, tmp_path
 ):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_methods import CASES, quick, run
+from test_methods import CASES, FAMILIES, quick, run
 from torch import Tensor
 
 import coterie as ct
@@ -104,6 +104,7 @@ def evaluated(formula: str, **symbols: int) -> int:
     return int(eval(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), {}, symbols))
 
 
+@pytest.mark.in_turn(but=FAMILIES)
 @pytest.mark.parametrize("name", METHODS)
 def test_floats_sent_and_memory_are_those_that_are_declared(
     name, monkeypatch, tmp_path

@@ -120,6 +120,7 @@ METHODS = {
 }
 
 
+@pytest.mark.in_turn(but=("fedavg", "ditto"))
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_a_run_has_the_same_bits_with_any_workers_and_over_the_wire(method):
     problem = batch_norm(torch.float32)
@@ -133,6 +134,7 @@ def test_a_run_has_the_same_bits_with_any_workers_and_over_the_wire(method):
     assert any(not torch.equal(whole.models[n], x) for n, x in runs[0].models.items())
 
 
+@pytest.mark.in_turn(but=("fedavg", "scaffold"))
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_rounding_moves_a_model_by_little(method):
     problem = logistic(torch.float32)

@@ -114,6 +114,7 @@ def run(method, **options):
     return fit(method, problem.clients, problem.model, 6, evaluate=1, **options)
 
 
+@pytest.mark.in_turn(but=("1-None", "2-2"))
 @pytest.mark.parametrize("participants", [None, 2])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_client_memory_equals_the_same_numbers_kept_by_the_server(
@@ -143,6 +144,7 @@ def test_absent_clients_keep_their_memory():
     assert len(seen) >= 4
 
 
+@pytest.mark.in_turn(but=("1-1", "2-3"))
 @pytest.mark.parametrize("stop", [1, 3])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_resume_restores_memory_and_drops_what_the_broken_round_wrote(
@@ -434,6 +436,7 @@ def test_the_servers_stream_is_that_of_the_seed_and_the_round():
     assert not set(drawn(seed=1)) & set(first)
 
 
+@pytest.mark.in_turn(but="1")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(
     tmp_path, monkeypatch, workers
@@ -562,6 +565,7 @@ def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
         run(Bare(), checkpoint=tmp_path)
 
 
+@pytest.mark.in_turn(but=("fedrep", "ditto"))
 @pytest.mark.parametrize(
     "method", ["fedper", "fedrep", "ditto", "apfl", "pfedme", "fedala", "local"]
 )

@@ -156,6 +156,8 @@ FAMILIES = (
     "partial",  # solved, from curvature
 )
 """A method of each way to train together. What depends on the engine and not on the method meets these; the others are in turn."""
+FEW = ("fedavg", "ditto", "meritfed", "partial")
+"""An average, a model beside it that clients keep, weights, and one that is solved: for laws that take a second each."""
 
 
 def in_turn(cases: Iterable[Any], always: Callable[[Any], bool]) -> list[Any]:
@@ -175,11 +177,13 @@ def is_of_a_family(case: Case) -> bool:
     return case in FIRST and case[0] in FAMILIES
 
 
-each_method = pytest.mark.parametrize("case", CASES, ids=label)
+def is_of_few(case: Case) -> bool:
+    return case in FIRST and case[0] in FEW
+
+
 each_setting_in_turn = pytest.mark.parametrize("case", in_turn(CASES, is_first))
 each_family = pytest.mark.parametrize("case", in_turn(CASES, is_of_a_family))
 first_of_a_family = pytest.mark.parametrize("case", in_turn(FIRST, is_of_a_family))
-each_first = pytest.mark.parametrize("case", FIRST, ids=label)
 FEW_PROBLEMS = ("batch-norm", "regression", "tokens")
 AS_OTHERS = ("ocs", "qffl", "mwfed", "selective", "power-of-choice", "pj-is")
 """Methods whose own tasks take of rows what those of others take."""
@@ -218,8 +222,8 @@ EVERY_PROBLEM = [
 
 
 def meets_always(case: Case, problem: str) -> bool:
-    """Each method meets batch norm, and FedAvg every problem."""
-    return case in FIRST and (problem == "batch-norm" or case[0] == "fedavg")
+    """A method of each family meets batch norm, and FedAvg every problem."""
+    return case == ("fedavg", {}) or (is_of_a_family(case) and problem == "batch-norm")
 
 
 def pairs_in_turn(
@@ -355,7 +359,7 @@ def mean_loss(found: Run, round: int, split: str = "train") -> float:
 # ---- it learns, and nothing but the seed matters
 
 
-@each_setting_in_turn
+@each_family
 def test_same_seed_gives_the_same_bits_encoded_or_not_and_another_seed_others(case):
     first = plain(case)
     assert_same_bits(first, quick(case))
@@ -456,11 +460,6 @@ def test_global_generators_and_threads_are_neither_used_nor_changed(case):
         torch.set_num_threads(1)
 
 
-def waits_for_nothing(case: Case) -> bool:
-    """Methods that meet the engine's law of garbage: each look at all objects takes a second."""
-    return is_first(case) and case[0] in ("fedavg", "ditto", "meritfed", "partial")
-
-
 @pytest.mark.parametrize(
     ("before", "within"), [(700, 50_000), (60_000, 60_000), (0, 0)]
 )
@@ -478,7 +477,7 @@ def test_garbage_is_looked_for_rarely_within_a_run_alone(before, within):
         gc.set_threshold(*usual)
 
 
-@pytest.mark.parametrize("case", in_turn(CASES, waits_for_nothing))
+@pytest.mark.parametrize("case", in_turn(CASES, is_of_few))
 def test_nothing_of_a_run_waits_until_garbage_is_looked_for(case):
     def models() -> int:
         return sum(type(thing) is Workspace for thing in gc.get_objects())
@@ -499,7 +498,7 @@ def test_nothing_of_a_run_waits_until_garbage_is_looked_for(case):
 # ---- a method is a value
 
 
-@each_method
+@each_family
 def test_nothing_on_the_method_changes(case):
     method = plain(case).method
     assert method == method_of(case)
@@ -509,7 +508,7 @@ def test_nothing_on_the_method_changes(case):
         setattr(method, field, getattr(method, field))
 
 
-@each_setting_in_turn
+@each_family
 def test_saving_and_loading_the_state_changes_no_bit_of_the_next_round(case, tmp_path):
     problem = logistic()
     with_server = problem.with_clients(
@@ -552,7 +551,7 @@ class StoppedError(Exception):
     pass
 
 
-@each_first  # what other settings keep in their states is saved and loaded above
+@first_of_a_family  # what other settings keep in their states is saved and loaded above
 def test_resuming_gives_the_bits_of_an_undisturbed_run(case, tmp_path):
     options = {
         "rounds": 3,
@@ -714,7 +713,7 @@ def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(
 # ---- few clients
 
 
-@each_setting_in_turn
+@each_family
 def test_one_client_is_enough(case):
     problem = logistic()
     alone = dict.fromkeys(SIZES, "b")
@@ -736,7 +735,7 @@ def test_one_client_is_enough(case):
     assert found.weights in ({}, {"*": {"b": 1.0}}, {"b": {"b": 1.0}})
 
 
-@each_setting_in_turn
+@each_family
 def test_only_the_clients_of_a_round_take_part(case):
     one = quick(case, clients_per_round=2, rounds=5, evaluate=1)
     updates = [r for r in one.asks if r.round and "update" in r.task]
@@ -871,7 +870,7 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
     return trainings * training + oracle
 
 
-@each_method
+@each_setting_in_turn
 def test_row_gradients_are_counted_exactly(case):
     if is_solved(case):
         pytest.skip("as many as Newton's method takes: counted in tests/methods")
@@ -881,7 +880,7 @@ def test_row_gradients_are_counted_exactly(case):
     assert {row["row_gradients"] for row in found.summary} == {expected}
 
 
-@each_method
+@each_family
 def test_summary_has_a_row_per_client_and_split_with_the_models_own_numbers(case):
     problem, found = logistic(), watched(case)
     covered = set(SIZES) if "*" in found.models else set(found.models)

@@ -7,7 +7,15 @@ from collections import defaultdict
 
 import pytest
 import torch
-from test_methods import CASES, in_turn, is_first, is_pooled, method_of, server_rows
+from test_methods import (
+    CASES,
+    in_turn,
+    is_first,
+    is_of_a_family,
+    is_pooled,
+    method_of,
+    server_rows,
+)
 
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.encoding import encode
@@ -70,9 +78,9 @@ def others(local):
     yield dataclasses.replace(local, batch_size=1)
 
 
-at_sites = pytest.mark.parametrize(
-    "case", in_turn([c for c in CASES if not is_pooled(c)], is_first)
-)
+SENT = [case for case in CASES if not is_pooled(case)]
+at_sites = pytest.mark.parametrize("case", in_turn(SENT, is_first))
+family_at_sites = pytest.mark.parametrize("case", in_turn(SENT, is_of_a_family))
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)
 LIMITS = {
     "model": 0,
@@ -128,7 +136,7 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
 
 
 @pytest.mark.promise("the plan and nothing else")
-@at_sites
+@family_at_sites
 def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
     """With all clients and with some, over some rounds: each declared task is asked, about as many models as declared.
 

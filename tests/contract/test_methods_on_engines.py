@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_methods import CASES, LOCAL, StoppedError, each_method, problem_of, run
+from test_methods import CASES, LOCAL, StoppedError, each_family, problem_of, run
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -54,7 +54,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert_same_bits(one, other)
 
 
-@each_method
+@each_family
 def test_the_bits_are_those_of_one_process(case, engine):
     for problem in ("batch-norm", "dropout"):
         assert_same(
@@ -79,7 +79,7 @@ def test_models_in_16_bits_have_the_bits_of_one_process(method, engine):
     )
 
 
-@each_method
+@each_family
 @pytest.mark.parametrize(
     "back", [False, True], ids=["to the engine", "from the engine"]
 )
@@ -131,7 +131,7 @@ def careful(outputs: Tensor, labels: Tensor) -> Tensor:
 careful.kind = "binary"
 
 
-@each_method
+@each_family
 def test_a_failing_client_is_named_as_in_process(case, engine):
     problem = logistic()
     options = {

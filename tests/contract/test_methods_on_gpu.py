@@ -123,6 +123,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+SEEN_HERE = (
+    "filter clip-*",
+    "attack ipm-*",
+    "sampler class-shares-loop-*",
+    "problem batch-norm-auto-*",
+    "appeal-loop-*",
+    "all metrics-auto-*",
+)
+"""One of each kind; without a GPU, the device is the CPU itself."""
+
+
 def told(option: str, device: str, kernel: str) -> Any:
     """Models and all numbers of a run, and of each client's model after tuning; or the sentence with which it ended."""
     options = {"problem": "logistic", "strict_wire": False, **OPTIONS[option]}
@@ -152,6 +163,16 @@ def told(option: str, device: str, kernel: str) -> Any:
     )
 
 
+@pytest.mark.in_turn(
+    but=(
+        "filter clip-*",
+        "attack ipm-*",
+        "sampler class-shares-loop-*",
+        "problem batch-norm-auto-*",
+        "appeal-loop-*",
+        "all metrics-auto-*",
+    )
+)
 @on_each
 @pytest.mark.parametrize("kernel", ["auto", "loop"])
 @pytest.mark.parametrize("option", OPTIONS)
@@ -218,6 +239,7 @@ def synchronisations(device: str) -> Iterator[list[Any]]:
                 torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.in_turn(but=("*-batch-norm-cpu",))
 @on_each
 @pytest.mark.parametrize("problem", ["batch-norm", "dropout", "segmentation"])
 @pytest.mark.parametrize(

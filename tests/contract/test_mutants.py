@@ -255,6 +255,7 @@ def test_a_line_that_no_test_runs_belongs_to_its_innermost_function():
     assert [around(code, line) for line in (1, 3, 5)] == [(1, 6), (3, 6), (5, 5)]
 
 
+@pytest.mark.in_turn
 def test_another_room_has_its_turn_each_week():
     room = room_of_the_week(40)
     assert len(drawn(room, 40, 1)) == 40

@@ -87,6 +87,7 @@ SAMPLED = (
 """Methods of which a round asks the clients that take part in it, and no others."""
 
 
+@pytest.mark.in_turn(but=("fedavg", "median"))
 @pytest.mark.usefixtures("any_kind_of_text")
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_round_compares_no_more_names_among_more_clients(name):

@@ -90,6 +90,7 @@ WHOLE = {"batch_size": None, "steps": ct.Steps(3)}
 CLASSES = {c.__name__.lower(): c for c in vars(torch.optim).values() if isinstance(c, type)}  # fmt: skip
 
 
+@pytest.mark.in_turn(but=("sgd", "adam", "rmsprop"))
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_function_makes_what_the_name_makes(name):
     make = CLASSES[name]
@@ -178,6 +179,7 @@ def test_a_kept_state_makes_two_rounds_of_one_client_one(optimiser):
     assert not torch.allclose(anew, once, atol=1e-5)
 
 
+@pytest.mark.in_turn(but=("adam",))
 @pytest.mark.parametrize("optimiser", STATES.values(), ids=STATES)
 def test_states_are_kept_wherever_clients_are_and_when_a_run_goes_on(
     optimiser, tmp_path
@@ -278,6 +280,7 @@ def with_rate(name, lr):
     return METHODS[name](lr=lr, **needed)
 
 
+@pytest.mark.in_turn(but=("fedavg", "scaffold", "meritfed"))
 @pytest.mark.parametrize("name", RATED)
 def test_a_function_of_the_round_is_a_schedule(name):
     def fit(lr, rounds=3):

@@ -178,6 +178,7 @@ def test_a_share_of_one_is_no_filter():
         assert torch.equal(plain.x, filtered.x)
 
 
+@pytest.mark.in_turn
 def test_with_feedback_the_model_comes_to_the_optimum():
     """Three clients far from each other: without what is left out, the two entries that are never largest would never move."""
     centres = {"a": [9.0, 1.0, 1.0], "b": [9.0, -1.0, 2.0], "c": [9.0, 3.0, -1.5]}

@@ -60,6 +60,7 @@ def test_settings_that_contradict_it_are_refused():
         ct.data.Tables(label="falls", exposure="days", task="regression")
 
 
+@pytest.mark.in_turn
 def test_the_model_is_a_poisson_regression_with_an_offset():
     sm = pytest.importorskip("statsmodels.api")
     frame = ward(3, n=200)

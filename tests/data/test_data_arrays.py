@@ -102,6 +102,7 @@ def most_memory(kind, folder, rows, columns, workers=1):
     return max(seen), before
 
 
+@pytest.mark.in_turn(but="map")
 @pytest.mark.parametrize("kind", MAKE)
 def test_training_on_a_map_takes_no_memory_of_its_size(kind, tmp_path):
     rows, columns = 12_500, 2048

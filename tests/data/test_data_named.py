@@ -180,6 +180,7 @@ def test_digits():
     assert sum(len(p) for _, p in sized["client-0"].parts()) == 200
 
 
+@pytest.mark.in_turn
 @needs_fashion
 def test_the_task_of_varsel_60_clients_with_two_shards_of_500():
     clients = load(

@@ -113,7 +113,7 @@ def test_categories_are_one_hot_as_scikit_learn_would():
     )
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, deadline=None)
 @given(
     st.lists(
         st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=12),

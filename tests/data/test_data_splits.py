@@ -27,7 +27,7 @@ from coterie.data.splits import (
 )
 from coterie.data.tensors import split_over
 
-quick = settings(derandomize=True, deadline=None, max_examples=60)
+quick = settings(derandomize=True, deadline=None)
 labels_of = st.lists(st.integers(0, 4), min_size=12, max_size=80)
 
 

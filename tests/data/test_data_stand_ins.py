@@ -298,6 +298,7 @@ def test_the_largest_roles_of_the_plays_that_are_named(plays):
         load("shakespeare", folder=str(plays), **SHORT)
 
 
+@pytest.mark.in_turn
 def test_an_lstm_learns_positions_and_internal_roles_are_named_by_a_pattern(plays):
     clients = load("shakespeare", folder=str(plays), **SHORT)
     local = ct.LocalSGD(lr=2.0, steps=ct.Steps(2), batch_size=2)

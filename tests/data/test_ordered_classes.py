@@ -29,7 +29,7 @@ def frames():
     return {name: clinic(i) for i, name in enumerate(("east", "north"))}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(3, 8), st.floats(0.1, 60))
 def test_outputs_are_logarithms_of_probabilities_in_order(seed, classes, scale):
     torch.manual_seed(seed)
@@ -141,6 +141,7 @@ def test_two_classes_have_no_order():
         ct.data.from_frames(tables, tables=OPTIONS)
 
 
+@pytest.mark.in_turn
 def test_the_command_line_compares_predicts_and_finalises(tmp_path, capsys):
     folder, run, model = tmp_path / "t", tmp_path / "run", tmp_path / "model"
     folder.mkdir()

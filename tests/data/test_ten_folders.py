@@ -17,6 +17,7 @@ pytest.importorskip("sklearn")
 pytest.importorskip("openpyxl")
 
 
+@pytest.mark.in_turn(but=("dialects", "signs", "unknown", "limits"))
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_spoiled_folder_gives_the_rows_of_the_clean_one_or_one_sentence(
     tmp_path, name

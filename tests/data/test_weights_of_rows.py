@@ -97,6 +97,7 @@ def test_solvers_take_a_weight_for_repeated_rows(kind, seed):
         torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=0)
 
 
+@pytest.mark.in_turn
 @FEW
 @given(KINDS, SEEDS)
 def test_a_ridge_is_chosen_as_by_repeated_rows(kind, seed):
@@ -357,6 +358,7 @@ def test_exact_models_take_a_weight_for_repeated_rows(seed, method, kind):
     assert_same(models_of(method, weighted), models_of(method, repeated), 1e-8)
 
 
+@pytest.mark.in_turn
 @settings(max_examples=5, deadline=None)
 @given(SEEDS)
 def test_steps_on_all_rows_take_a_weight_for_repeated_rows(seed):
@@ -368,6 +370,9 @@ def test_steps_on_all_rows_take_a_weight_for_repeated_rows(seed):
         assert_same(models_of(method, weighted), models_of(method, repeated), 1e-9)
 
 
+@pytest.mark.in_turn(
+    but=("partial-classes", "fedavg-numbers", "meritfed-classes", "ditto-numbers")
+)
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 @pytest.mark.parametrize("method", [*EXACT, "fedavg", "meritfed", "ditto", "fedamp"])
 def test_weights_of_one_change_nothing_and_neither_does_their_scale(method, kind):
@@ -508,6 +513,7 @@ def write(folder):
     return folder
 
 
+@pytest.mark.in_turn(but="split1")
 @pytest.mark.parametrize("split", [{"folds": 3}, {}])
 def test_a_comparison_counts_rows_by_their_weights(tmp_path, split):
     data = {
@@ -535,6 +541,7 @@ def test_a_comparison_counts_rows_by_their_weights(tmp_path, split):
     assert "rows weighed by w" in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.in_turn(but="numbers")
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 def test_boosted_trees_do_not_depend_on_the_unit_of_weights(kind):
     pytest.importorskip("sklearn")
@@ -562,6 +569,7 @@ def test_writing_outcomes_leaves_the_weights_of_rows_as_they_are(tmp_path):
     torch.testing.assert_close(clients.test.labels, before, atol=0, rtol=0)
 
 
+@pytest.mark.in_turn
 def test_weights_that_are_too_uneven_get_no_word(tmp_path):
     folder = write(tmp_path / "t")
     east = frames()["east"]
@@ -580,6 +588,7 @@ def test_weights_that_are_too_uneven_get_no_word(tmp_path):
     assert "too uneven" not in comparison.verdict("west").reason
 
 
+@pytest.mark.in_turn
 def test_a_run_is_predicted_finalised_checked_and_resumed(tmp_path, capsys):
     folder, run, model = write(tmp_path / "t"), tmp_path / "run", tmp_path / "model"
     table = [str(folder), "--label", "died", "--weights", "w"]
@@ -621,6 +630,7 @@ def test_a_run_is_predicted_finalised_checked_and_resumed(tmp_path, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("key", ["time", "count"])
 def test_time_to_event_and_counts_take_weights(tmp_path, key):
     tables = {}
@@ -659,6 +669,7 @@ def test_time_to_event_and_counts_take_weights(tmp_path, key):
     comparison.report()
 
 
+@pytest.mark.in_turn(but=("fedavg", "scaffold"))
 @pytest.mark.parametrize(
     "method", ["fedavg", "meritfed", "ditto", "scaffold", "fedproto", "isfedavg"]
 )

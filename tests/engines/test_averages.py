@@ -109,6 +109,7 @@ def test_an_average_has_the_bits_of_a_mean_of_stacked_replies(federation):
     )
 
 
+@pytest.mark.in_turn(but=("1-3-*", "*-64-nan"))
 @pytest.mark.parametrize("how", ["fails", "nan", "far", "rows", "shape"])
 def test_who_is_refused_is_in_no_sum_and_the_others_remember_one_answer(
     federation, how
@@ -215,6 +216,7 @@ def several(cohort) -> Several:
     )
 
 
+@pytest.mark.in_turn(but=("batch_norm-FedAvg", "logistic-SCAFFOLD"))
 @pytest.mark.parametrize("method", AVERAGING)
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 def test_methods_that_average_do_not_depend_on_how_many_are_held(

@@ -258,6 +258,7 @@ def test_replies_leave_a_site_through_the_filters_of_its_plan(hospitals, tmp_pat
         run_experiment(plain, tmp_path / "other", backend=Sites(remote(sites)))
 
 
+@pytest.mark.in_turn
 def test_models_come_down_as_the_plan_says_and_no_otherwise(hospitals, tmp_path):
     _, make = hospitals
     methods = [{"name": "fedavg"}, {"name": "ditto"}, {"name": "local"}]
@@ -295,6 +296,7 @@ def test_models_come_down_as_the_plan_says_and_no_otherwise(hospitals, tmp_path)
         run_experiment(whole, tmp_path / "other", backend=Sites(remote(sites)))
 
 
+@pytest.mark.in_turn
 def test_contributions_at_sites_are_those_of_one_process(hospitals, tmp_path):
     _, make = hospitals
     methods = [{"name": "fedavg"}, {"name": "meritfed", "targets": "all"}]
@@ -454,6 +456,7 @@ def test_a_login_that_a_busy_server_saw_too_late_begins_anew(
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.in_turn
 def test_rows_at_the_server_are_asked_there(tmp_path):
     export(tmp_path / "files", server_rows=90)
     tables = experiment([{"name": "isfl"}]).tables()

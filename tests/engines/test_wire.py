@@ -26,7 +26,7 @@ from coterie.contract.wire import (
 )
 from coterie.filters.top_k import TopK
 
-quick = settings(derandomize=True, deadline=None, max_examples=60)
+quick = settings(derandomize=True, deadline=None)
 
 
 @wire_type
@@ -113,7 +113,7 @@ nested = st.recursive(simple | st.builds(Inner, st.lists(st.text()).map(tuple), 
                       lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)  # fmt: skip
 
 
-@settings(quick, max_examples=25)  # to draw such values takes longer than to send them
+@settings(quick)  # to draw such values takes longer than to send them
 @given(st.dictionaries(st.text(), nested, max_size=4))
 def test_anything_made_of_simple_values_comes_back(values):
     got = decode(encode(values))

@@ -174,6 +174,7 @@ def test_a_run_goes_on_without_the_clients_of_a_killed_worker(monkeypatch, metho
     assert found.history != undisturbed.history
 
 
+@pytest.mark.in_turn
 def test_a_run_whose_workers_keep_dying_ends_and_can_be_resumed(monkeypatch, tmp_path):
     problem = logistic()
     options = {"workers": 2, "evaluate": 1, "checkpoint": tmp_path}

@@ -33,16 +33,20 @@ CENTRES = {"a": [1.0, -2.0], "b": [0.0, 4.0], "c": [-3.0, 1.0]}
 
 
 def run(method, problem, rounds=3, **options):
-    """A run whose losses are taken in every round."""
-    options = {"merge_validation": False, "evaluate": 1, "metrics": (), **options}
+    """A run whose losses are taken in every round. It encodes nothing, which the contract's runs of the method do."""
+    options = {
+        "merge_validation": False,
+        "evaluate": 1,
+        "metrics": (),
+        "strict_wire": False,
+        **options,
+    }
     return fit(method, problem.clients, problem.model, rounds, **options)
 
 
 def trained(method, problem, rounds=3, **options):
-    """A run whose losses are taken after its last round, and that encodes nothing, which others do."""
-    return run(
-        method, problem, rounds, **{"evaluate": rounds, "strict_wire": False, **options}
-    )
+    """A run whose losses are taken after its last round."""
+    return run(method, problem, rounds, **{"evaluate": rounds, **options})
 
 
 def run_with_server(method, problem, rounds=3, **options):

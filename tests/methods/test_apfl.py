@@ -66,6 +66,7 @@ def at_two():
     return problem
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_the_global_model_is_that_of_fedavg(make):
     x = trained(FedAvg(MINI), make()).x
@@ -73,6 +74,7 @@ def test_the_global_model_is_that_of_fedavg(make):
         assert_close(trained(APFL(MINI, **settings), make()).models["*"], x)
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_a_fixed_share_of_one_is_training_alone_and_of_none_fedavg(make):
     alone, average = (

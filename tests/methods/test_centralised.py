@@ -49,6 +49,7 @@ def test_centralised_with_one_step_on_all_rows_is_fedavg():
     ).abs().max() > 1e-5
 
 
+@pytest.mark.in_turn
 def test_centralised_with_one_client_is_local():
     problem = logistic()
     alone = problem.with_clients(subset(problem.clients, "d"))
@@ -80,6 +81,7 @@ def federation(kind: str) -> ct.Clients:
     return ct.data.from_tensors(parts)
 
 
+@pytest.mark.in_turn(but=("binary-1.0", "regression-9.0"))
 @pytest.mark.parametrize("ridge", [1.0, 9.0])
 @pytest.mark.parametrize("kind", ["binary", "classes", "regression"])
 def test_of_a_linear_model_it_is_what_fixed_effects_comes_to(kind, ridge):

@@ -56,6 +56,7 @@ HALVES = LocalSGD(lr=0.25, steps=Steps(1), batch_size=None)
 LINE = {"a": [-1.0], "b": [-1.5], "c": [1.0], "d": [1.5]}
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_without_a_split_it_is_fedavg_bit_by_bit(make):
     x = trained(FedAvg(MINI), make()).x

@@ -60,6 +60,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_without_a_pull_it_is_training_alone_beside_fedavg(make):
     found, alone = (

@@ -173,6 +173,7 @@ def test_fedadp_a_lost_reference(monkeypatch):
         run(FedAdp(MINI, reference="c"), problem)
 
 
+@pytest.mark.in_turn
 def test_resumed_and_repeated_runs_agree(tmp_path):
     assert_resumes(FedAdp(MINI, reference="b"), tmp_path)
 

@@ -43,6 +43,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_without_learning_or_layers_it_is_fedavg(make):
     average = fitted(FedAvg(MINI), make()).x

@@ -52,7 +52,7 @@ MUTANTS = {
     ],
 }
 
-quick = settings(derandomize=True, deadline=None, max_examples=40)
+quick = settings(derandomize=True, deadline=None)
 
 
 @pytest.mark.parametrize("make", [logistic, dropout])

@@ -48,6 +48,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turn(but="logistic")
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 def test_one_coalition_is_fedavg_and_coalitions_of_one_are_training_alone(make):
     together, average = (
@@ -77,6 +78,7 @@ def doubles():
     return build(make, dict.fromkeys("abcd", 300), held=0)
 
 
+@pytest.mark.in_turn
 def test_divergences_tell_who_differs():
     problem = logistic()._replace(
         clients=doubles(), model=seeded(lambda: torch.nn.Linear(4, 1))
@@ -93,6 +95,7 @@ def test_divergences_tell_who_differs():
     assert partition(sizes, apart, 10.0, stream).tolist() == [0, 0, 1, 2]
 
 
+@pytest.mark.in_turn(but="tokens")
 @pytest.mark.parametrize("make", [regression, tokens, dict_inputs])
 def test_every_kind_of_rows_has_divergences(make):
     with federation_of(make()) as federation:
@@ -101,6 +104,7 @@ def test_every_kind_of_rows_has_divergences(make):
     assert bool((apart > 0).any())
 
 
+@pytest.mark.in_turn
 def test_a_client_that_fails_stays_alone(monkeypatch):
     unplug(monkeypatch, "b")
     with federation_of(logistic()) as federation:
@@ -179,6 +183,7 @@ def every_partition(n):
             yield [*smaller, label]
 
 
+@pytest.mark.in_turn(but=("2", "4"))
 @pytest.mark.parametrize("n", [2, 4, 7])
 def test_the_search_finds_the_best_of_all_partitions(n):
     stream = torch.Generator().manual_seed(n)
@@ -241,6 +246,7 @@ def test_bad_settings_are_refused_with_the_reason(capsys, tmp_path):
     )
 
 
+@pytest.mark.in_turn
 def test_a_coalition_averages_its_clients_alone():
     problem = logistic()
     found = run(FedCollab(MINI, complexity=0.9), problem, 2)

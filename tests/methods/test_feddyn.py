@@ -125,6 +125,7 @@ def took_part(problem, alpha, number, name) -> bool:
     return name in seen.weights["*"]
 
 
+@pytest.mark.in_turn
 def test_the_fixed_point_is_the_optimum_of_the_uniform_mean():
     assert limit(FedAvg(TEN)) == pytest.approx(
         1.0567, abs=5e-5

@@ -68,6 +68,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="0.6-batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 def test_equal_numbers_of_steps_are_fedavg(make, momentum):
@@ -90,9 +91,9 @@ def test_the_fixed_point_hardly_depends_on_numbers_of_steps(method, limit, monke
         limit, abs=1e-4
     )
     if method is FedNova:
-        nearly = replace(local, lr=0.002)
-        assert float(trained(method(nearly), problem, 1500).x) == pytest.approx(
-            2, abs=0.01
+        nearly = replace(local, lr=0.01)
+        assert float(trained(method(nearly), problem, 300).x) == pytest.approx(
+            2, abs=0.05
         )
 
 

@@ -129,6 +129,7 @@ def by_hand(problem, found, rounds, lam):
     return own, prototypes, known
 
 
+@pytest.mark.in_turn(but=("classes0", "classes3"))
 @pytest.mark.parametrize("classes", [
     {},
     {"a": (0, 1), "b": (2,), "e": (1,)},  # clients that lack classes, and two of one class
@@ -158,6 +159,7 @@ def test_rounds_written_in_numpy(classes):
     assert (found.models["a"] - plain.models["a"]).norm() > 1e-3
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_without_lam_it_is_training_alone_bit_by_bit(make):
     local = replace(MINI, momentum=0.5, weight_decay=0.01)
@@ -241,6 +243,7 @@ def test_a_client_that_says_it_has_no_rows_spoils_no_prototype(monkeypatch):
     assert torch.isfinite(found.state.prototypes).all()
 
 
+@pytest.mark.in_turn
 def test_resumed_and_repeated_runs_agree(tmp_path):
     assert_resumes(FedProto(MINI), tmp_path)
 

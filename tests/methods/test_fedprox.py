@@ -39,6 +39,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="0.5-batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 @pytest.mark.parametrize("lr", [1.0, 0.5])
 def test_fedprox_without_a_penalty_is_fedavg_bit_by_bit(make, lr):

@@ -71,6 +71,7 @@ HALVES = LocalSGD(lr=0.25, steps=Steps(1), batch_size=None)
 LINE = {"a": [0.0], "b": [1.0], "c": [10.0], "d": [11.0]}
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_one_group_is_averaging_bit_by_bit(make):
     for weighting, other in (("uniform", SGDFull), ("size", FedAvg)):

@@ -53,6 +53,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="skewed")
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):
     assert_is_fedavg_with_its_sampler(ISFedAvg, GradientNormSampler, make)
@@ -125,6 +126,7 @@ def test_gradient_norms_are_taken_at_each_clients_own_model():
     assert cohort.spent["row_gradients"] == sum(SIZES.values()) + 5 * 12
 
 
+@pytest.mark.in_turn
 def test_it_works_under_other_methods_on_any_number_of_workers():
     assert_works_under_other_methods(GradientNormSampler())
 

@@ -294,6 +294,7 @@ def test_each_client_tells_its_classes_once():
     ] == [(1, 4)]
 
 
+@pytest.mark.in_turn
 def test_a_preference_replaces_the_global_shares():
     wanted = (0.1, 0.2, 0.3, 0.4)
     preference = {"b": wanted}
@@ -319,6 +320,7 @@ METHODS = {
 }
 
 
+@pytest.mark.in_turn(but="meritfed-server")
 @pytest.mark.parametrize(
     ("name", "where"), [*((name, "server") for name in METHODS), ("fedavg", "client")]
 )
@@ -586,6 +588,7 @@ def nearby(problem, count=3, seed=0):
     return x, x + 0.3 * torch.rand(count, len(x), generator=g, dtype=x.dtype)
 
 
+@pytest.mark.in_turn(but=("batch-norm", "tokens"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_lipschitz_constants_agree_with_plain_autograd_row_by_row(kind):
     problem = PROBLEMS[kind]()
@@ -652,6 +655,7 @@ def test_a_model_that_cannot_be_vectorised_goes_row_by_row_and_says_so_once(capl
     assert len(said) == 1
 
 
+@pytest.mark.in_turn(but=("logistic-False-paper", "dict_inputs-True-code"))
 @pytest.mark.parametrize("reading", ["paper", "code"])
 @pytest.mark.parametrize("best", [False, True])
 @pytest.mark.parametrize("make", [logistic, dict_inputs])
@@ -775,6 +779,7 @@ def test_a_reply_has_its_declared_dtype_whatever_torchs_default_is(method):
         torch.set_default_dtype(usual)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("where", ["server", "client"])
 def test_the_reading_of_the_code_keeps_the_laws_of_methods(where):
     ct.testing.check_method(ISFL(where=where, reading="code"))

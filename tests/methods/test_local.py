@@ -71,6 +71,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but=("batch_norm-True", "dropout-False"))
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_local_models_do_not_depend_on_other_clients(make, exact):
@@ -116,6 +117,7 @@ def test_clients_that_work_alone_need_not_wait_to_be_drawn():
         assert not torch.equal(few.models[name], start.models[name])
 
 
+@pytest.mark.in_turn(but=("logistic-auto-3", "batch_norm-loop-1"))
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("kernel", ["auto", "loop"])
 @pytest.mark.parametrize("make", [logistic, batch_norm])

@@ -109,6 +109,7 @@ def drawn(found: Run, round_: int) -> set[str]:
 # ---- weights
 
 
+@pytest.mark.in_turn(but=("sigmoid", "relu", "log"))
 @pytest.mark.parametrize("surrogate", ["sigmoid", "relu", "exp", "log", "linear"])
 def test_equal_gaps_are_uniform_averaging(surrogate):
     problem = quadratic(CENTRES, 4)
@@ -169,6 +170,7 @@ def test_a_scaled_server_rate_scales_the_step():
     assert rates[0] == pytest.approx(1 / (whole.history.select("sum_q")[0][1] + 1e-8))
 
 
+@pytest.mark.in_turn
 def test_a_large_eps_freezes_the_model_but_not_the_statistics():
     problem = batch_norm()
     x = start(problem)
@@ -195,6 +197,7 @@ def test_eps_shrinks_a_step_by_its_share():
     assert_close(damped, plain / 2, 1e-9)  # sum q = 3/4
 
 
+@pytest.mark.in_turn
 def test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not():
     """Lemma A.2: two clients, gaps (x -+ 3/2)^2, from a start off the middle."""
     problem = quadratic({"a": [1.2], "b": [-1.8]})
@@ -266,6 +269,7 @@ def test_requirements_in_a_toml_file_are_a_table_and_survive_being_written():
         tables = experiment.tables()
 
 
+@pytest.mark.in_turn(but="dropout")
 @pytest.mark.parametrize("make", [logistic, dropout, regression])
 def test_a_requirement_does_not_depend_on_when_its_client_is_first_asked(make):
     problem = make()
@@ -456,6 +460,7 @@ def test_m_are_drawn_from_the_pool_and_all_of_it_where_it_is_smaller():
     ]
 
 
+@pytest.mark.in_turn
 def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resume(
     tmp_path,
 ):
@@ -472,6 +477,7 @@ def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resum
     )
 
 
+@pytest.mark.in_turn(but="1")
 @pytest.mark.parametrize("steps", [5, 1])
 def test_any_method_whose_clients_may_leave_has_the_pool_of_a_flexible_maxfl(steps):
     problem, leaving = (
@@ -506,6 +512,7 @@ def test_where_nobody_stays_rounds_are_skipped_whatever_the_method():
     assert torch.equal(found.x, run(FedAvg(ONE, lr=40.0), quadratic(CENTRES), 1).x)
 
 
+@pytest.mark.in_turn
 def test_a_run_whose_clients_leave_is_the_same_on_two_workers_and_after_a_resume(
     tmp_path,
 ):
@@ -552,6 +559,7 @@ def test_a_liar_may_say_that_it_stays():
         assert logged_at(found, 1, "gap") == ({"a": 100.0} if stay else {})
 
 
+@pytest.mark.in_turn
 def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():
     full = logistic()
     same = Clients(
@@ -570,6 +578,7 @@ def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():
         assert set(found.weights["*"].values()) == {0.25}
 
 
+@pytest.mark.in_turn
 def test_clients_of_plain_averaging_opt_out_too():
     """The model follows the mean of those who stay, which is far from c; MaxFL itself starts by ignoring c."""
     centres, needs = {"a": [1.0], "b": [1.4], "c": [9.0]}, dict.fromkeys("abc", 3.6)
@@ -733,6 +742,7 @@ def test_a_part_without_rows_is_no_obstacle():
 LR, STEPS, BATCH = 0.3, 3, 4
 
 
+@pytest.mark.in_turn(but=("0.6-train", "1.0-validation"))
 @pytest.mark.parametrize("requirements", ["train", "validation"])
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
 def test_rounds_written_in_numpy(requirements, server_lr):
@@ -812,6 +822,7 @@ def toy(squared, offset):
     return problem, MaxFL(local, requirements={"a": 0.0, "b": 0.0}, warmup_steps=1)
 
 
+@pytest.mark.in_turn(but=("1.04", "1.05"))
 @pytest.mark.parametrize("squared", [0.3, 1.0, 1.04, 1.05, 1.2, 4.0])
 def test_the_midpoint_attracts_iff_the_clients_are_alike(squared):
     """A minimum iff g^2 tanh(g^2 / 2) < 1/2, that is g^2 < 1.044."""
@@ -823,6 +834,7 @@ def test_the_midpoint_attracts_iff_the_clients_are_alike(squared):
     assert (away < 1e-3) == (squared < 1.044)
 
 
+@pytest.mark.in_turn
 def test_far_clients_end_near_one_of_them():
     problem, method = toy(9.0, 0.2)
     x = float(trained(method, problem, 200).x)

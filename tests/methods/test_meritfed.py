@@ -184,6 +184,7 @@ def by_hand(target, rounds, *, damping=False, reset=False, rate=lambda number: L
     return x, w
 
 
+@pytest.mark.in_turn(but=("gradient-True", "delegated-False"))
 @pytest.mark.parametrize("damping", [False, True])
 @pytest.mark.parametrize("oracle", ["gradient", "delegated"])
 def test_a_run_follows_the_papers_recursion(damping, oracle):
@@ -306,6 +307,7 @@ def test_phi_is_the_targets_loss_at_the_weights_before_and_after():
 # ---- reductions
 
 
+@pytest.mark.in_turn(but="gradient")
 @pytest.mark.parametrize("oracle", ["gradient", "loss", "delegated"])
 def test_without_descent_it_is_uniform_averaging(oracle):
     full = logistic()
@@ -370,6 +372,7 @@ DELEGATED = {
 }
 
 
+@pytest.mark.in_turn(but=("one target-1", "all targets-1", "adam-1"))
 @pytest.mark.parametrize(
     ("name", "workers"), [*((name, 1) for name in DELEGATED), ("all targets", 2)]
 )
@@ -388,6 +391,7 @@ def test_the_delegated_descent_is_the_gradient_descent_bit_by_bit(name, workers)
     assert len(delegated.asks) < len(asked.asks)
 
 
+@pytest.mark.in_turn(but=("batch_norm-{}", "logistic-{'oracle': 'delegated'}"))
 @pytest.mark.parametrize(("make", "options"), [
     (logistic, {}), (batch_norm, {}), (logistic, {"oracle_batch_size": 3, "damping": True}),
     (logistic, {"oracle": "delegated"}), (logistic, {"md_step": "line-search", "md_steps": 3}),
@@ -413,6 +417,7 @@ def test_all_targets_at_once_are_each_target_alone_bit_by_bit(make, options):
     assert torch.equal(some.models["e"], together.models["e"])
 
 
+@pytest.mark.in_turn(but="batch_norm-options1")
 @pytest.mark.parametrize(("make", "options"), [
     (logistic, {}), (batch_norm, {"server_optimiser": "adam", "lr": 0.05}), (logistic, {"oracle": "delegated"}),
     (batch_norm, {"oracle": "loss", "directions": 2}),
@@ -459,6 +464,7 @@ def test_who_is_refused_for_one_of_the_targets_is_missing_for_all(monkeypatch):
     assert again.failures == whole.failures
 
 
+@pytest.mark.in_turn
 def test_targets_with_and_without_validation_rows_do_not_disturb_each_other():
     full = logistic()
     clients = [
@@ -507,6 +513,7 @@ def label_skew(seed=0):
     )
 
 
+@pytest.mark.in_turn(but=("{}", "{'oracle': 'loss'*"))
 @pytest.mark.parametrize("options", [
     {}, {"damping": True}, {"oracle": "delegated"}, {"oracle": "loss", "directions": 8}, {"md_step": "line-search"},
     {"oracle_batch_size": 10}, {"server_optimiser": "adam", "lr": 0.2, "eps": 1e-2},
@@ -573,6 +580,7 @@ def test_the_loss_oracle_points_along_the_gradient_oracle():
     assert not torch.allclose(one, slope, rtol=0.1)
 
 
+@pytest.mark.in_turn
 def test_accelerated_descent_by_losses_goes_below_the_plain_one():
     problem = logistic()
     plain = MeritFed("b", FULL, md_steps=12, md_step=0.3, oracle="loss", directions=100)
@@ -592,6 +600,7 @@ def test_accelerated_descent_needs_losses_and_no_damping(field):
 # ---- Adam at the server
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 def test_without_memory_and_with_a_large_eps_adam_is_sgd(make):
     problem, eps = make(), 1e9
@@ -653,6 +662,7 @@ def test_fresh_rows_are_drawn_by_name_anew_for_each_round_target_and_step():
     assert other.weights["a"] != found.weights["a"]
 
 
+@pytest.mark.in_turn
 def test_mean_estimation_draws_fresh_samples_of_a_clients_distribution():
     clients = load("mean-estimation", groups=(2, 3, 3), samples=20, test=20, mu=0.1)
     for name, mean in (("d1-001", 0.0), ("d3-002", 1.0)):
@@ -784,6 +794,7 @@ def fail(monkeypatch, name, tasks, rounds=(1, 2, 3)):
     monkeypatch.setattr(Task, "__call__", call)
 
 
+@pytest.mark.in_turn(but=("gradient-tasks0*", "loss-tasks7*"))
 @pytest.mark.parametrize(("oracle", "tasks", "workers", "options"), [
     ("gradient", ["target_gradient"], 1, {}), ("gradient", ["target_gradient"], 2, {}),
     ("gradient", ["target_gradient"], 1, {"server_optimiser": "adam", "lr": 0.1}), ("gradient", ["target_losses"], 1, {}),
@@ -930,6 +941,7 @@ def adam_by_hand(target, rounds, betas, eps):
     return x.detach(), w
 
 
+@pytest.mark.in_turn(but="gradient-{}")
 @pytest.mark.parametrize("settings", [{}, {"betas": (0.5, 0.8), "eps": 0.3}], ids=str)
 @pytest.mark.parametrize("oracle", ["gradient", "delegated"])
 def test_a_run_with_adam_follows_torch(settings, oracle):
@@ -1032,6 +1044,7 @@ def by_torch(problem, name, x):
 CHEAP = {"uploads": "anchored", "oracle_steps": "one", "oracle_every": 2}
 
 
+@pytest.mark.in_turn
 def test_anchored_uploads_have_the_fixed_points_of_the_papers_form():
     """Once models move little, offsets make updates at the anchor those at each target's own model."""
     problem = logistic()
@@ -1113,6 +1126,7 @@ def test_scores_need_outputs_that_are_linear_in_what_is_trained():
         run(MeritFed(local=MINI, **SCORES), batch_norm(), 1)
 
 
+@pytest.mark.in_turn(but="options0")
 @pytest.mark.parametrize(
     "options", [{"uploads": "anchored"}, {"oracle_steps": "one"}, SCORES, {}]
 )
@@ -1138,6 +1152,7 @@ def test_where_rounds_are_cheap_phi_is_measured_before_evaluations_alone(options
     assert {r.round for r in found.history if r.metric == "phi_after"} == {3, 5}
 
 
+@pytest.mark.in_turn
 def test_many_targets_take_the_cheap_form_and_the_report_says_so():
     problem, settings = logistic(), {"local": MINI, "validation": "train"}
     above = MeritFed(**settings, cheap_above=4)
@@ -1306,6 +1321,7 @@ def test_a_client_that_fails_at_a_visit_keeps_its_offset(monkeypatch):
     assert found.failures
 
 
+@pytest.mark.in_turn
 def test_an_anchored_run_resumes(tmp_path):
     assert_resumes(MeritFed(local=MINI, **CHEAP), tmp_path)
 

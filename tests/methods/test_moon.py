@@ -61,6 +61,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_moon_without_mu_is_fedavg_bit_by_bit(make):
     local = replace(MINI, momentum=0.5, weight_decay=0.01)

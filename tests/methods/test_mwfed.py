@@ -60,6 +60,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_mwfed_without_a_rate_is_uniform_averaging_with_equal_steps(make):
     problem = make()
@@ -72,6 +73,7 @@ def test_mwfed_without_a_rate_is_uniform_averaging_with_equal_steps(make):
     ).abs().max() > 1e-4
 
 
+@pytest.mark.in_turn
 def test_a_client_that_is_never_content_gets_all_the_weight_and_the_steps():
     problem = quadratic(CENTRES)
     found = run(

@@ -47,6 +47,7 @@ MUTANTS = {
 FULL = LocalSGD(lr=0.4, steps=Steps(2), batch_size=None)
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 def test_ocs_with_everybody_is_fedavg_bit_by_bit(make):
     problem = make()
@@ -75,6 +76,7 @@ class Drawn:
         return [0.0 if self.names else 1 - 2.0**-53]
 
 
+@pytest.mark.in_turn(but="2")
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_the_estimate_of_ocs_is_unbiased_over_all_subsets(m):
     problem = logistic()
@@ -162,6 +164,7 @@ def test_ocs_nobody_drawn_leaves_the_model_and_a_failure_scales_the_others(monke
     assert (part.x - whole.x).abs().max() > 1e-4
 
 
+@pytest.mark.in_turn
 def test_ocs_does_not_depend_on_workers_and_a_duplicated_client_counts_twice():
     problem = logistic()
     assert_same_bits(

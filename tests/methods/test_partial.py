@@ -263,6 +263,7 @@ def test_in_single_precision_models_are_within_a_millionth():
         np.testing.assert_allclose(found.models[name], expected, atol=1e-6)
 
 
+@pytest.mark.in_turn
 def test_many_steps_of_sums_and_many_passes_end_at_the_same_models():
     problem = noisy()
     sums = trained(ct.Partial(sends="sums"), problem, 60)
@@ -357,6 +358,7 @@ def test_two_clients_with_equal_rows_are_served_equal_models(sends):
     assert not torch.equal(found.models["b"], found.models["c"])
 
 
+@pytest.mark.in_turn
 def test_the_limits_of_the_variance_between_clients():
     """u = 1, and t, S2 and q0 held."""
     problem = noisy()
@@ -558,6 +560,7 @@ def test_a_saved_run_keeps_what_the_clients_share(tmp_path):
 # ---- others' programs
 
 
+@pytest.mark.in_turn
 def test_a_regression_in_the_limit_of_many_clients_is_that_of_statsmodels():
     """Fixed effects and variances of MixedLM, u held at 1; clients have one residual variance."""
     sm = pytest.importorskip("statsmodels.regression.mixed_linear_model")

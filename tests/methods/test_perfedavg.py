@@ -112,6 +112,7 @@ def test_hessian_free_steps_on_a_quadratic_are_gradients_of_the_meta_objective(a
     assert (run(PerFedAvg(ONE, alpha, "fo"), problem, 1).x - found.x).abs().max() > 1e-3
 
 
+@pytest.mark.in_turn
 def test_perfedavg_ends_where_the_mean_of_its_meta_objectives_is_least():
     alpha = 0.1
     found = long(PerFedAvg(replace(ONE, steps=Steps(1), lr=0.4), alpha, "hf"), 100)

@@ -52,6 +52,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_a_large_lam_without_a_pull_is_fedavg(make):
     found, x = (

@@ -98,6 +98,7 @@ def test_a_whole_step_ends_at_the_own_model(make):
     assert_close(found.models["*"], sum(found.models[n] for n in SIZES) / len(SIZES))
 
 
+@pytest.mark.in_turn
 def test_more_pull_keeps_own_models_nearer():
     spread = []
     for lam in (0.5, 5.0):

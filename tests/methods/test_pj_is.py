@@ -60,11 +60,13 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="skewed")
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):
     assert_is_fedavg_with_its_sampler(PjIS, ClassShareSampler, make)
 
 
+@pytest.mark.in_turn(but="0.5")
 @pytest.mark.parametrize("ratio", [1.0, 0.5])
 def test_pj_is_is_isfl_with_equal_constants_bit_by_bit(ratio, monkeypatch):
     honest, check = Task.__call__, LipschitzSampler.check
@@ -197,6 +199,7 @@ class Evenly(ct.Sampler):
         ).reshape(steps, batch_size)
 
 
+@pytest.mark.in_turn
 def test_it_works_under_other_methods_on_any_number_of_workers():
     assert_works_under_other_methods(ClassShareSampler())
 

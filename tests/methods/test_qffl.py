@@ -44,6 +44,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_qffl_without_q_is_uniform_averaging(make):
     problem = make()

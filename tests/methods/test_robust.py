@@ -133,6 +133,7 @@ def test_two_rounds_by_hand(name):
     )
 
 
+@pytest.mark.in_turn(but=("median", "krum"))
 @pytest.mark.parametrize("name", ROBUST)
 def test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread(
     name, monkeypatch

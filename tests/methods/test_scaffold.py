@@ -74,6 +74,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_the_first_round_of_scaffold_is_uniform_averaging(make):
     problem = make()
@@ -126,6 +127,7 @@ def long(method, rounds=60, **options):
 TEN = LocalSGD(lr=0.05, steps=Steps(10), batch_size=None)
 
 
+@pytest.mark.in_turn(but="2")
 @pytest.mark.parametrize("participants", [None, 2])
 def test_scaffold_ends_at_the_optimum_of_unlike_clients(participants):
     found, plain = (
@@ -168,6 +170,7 @@ def test_a_control_that_was_never_counted_cannot_be_lost(monkeypatch):
     assert found.failures == {}
 
 
+@pytest.mark.in_turn
 def test_a_process_that_ends_takes_no_control_with_it(monkeypatch):
     honest = Task.__call__
 

@@ -93,6 +93,7 @@ MUTANTS = {
 RULES = (FedAvgM, FedAdam, FedYogi, FedAdagrad)
 
 
+@pytest.mark.in_turn(but="batch_norm")
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_fedavgm_without_momentum_is_fedavg_bit_by_bit(make):
     one, other = (
@@ -130,6 +131,7 @@ class AlwaysOne:
         )
 
 
+@pytest.mark.in_turn(but=("FedAdam-1-batch_norm", "FedAdagrad-2-logistic"))
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 @pytest.mark.parametrize(
     ("rule", "factor"), [(FedAdam, 1), (FedYogi, 2), (FedAdagrad, 2)]
@@ -141,6 +143,7 @@ def test_a_large_tau_without_momentum_is_fedavg_with_another_rate(rule, factor, 
     assert_close(found.x, trained(FedAvg(FULL, lr=rate), make()).x, 1e-6)
 
 
+@pytest.mark.in_turn(but="FedAdam")
 @pytest.mark.parametrize("rule", RULES)
 def test_uniform_weights_count_clients_alike(rule):
     problem = quadratic({"a": [1.0], "b": [4.0]}, {"a": 30, "b": 10})

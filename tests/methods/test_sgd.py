@@ -89,6 +89,7 @@ def test_sgd_full_is_fedavg_where_sizes_are_equal():
     ).abs().max() > 1e-4
 
 
+@pytest.mark.in_turn(but="3-adam")
 @pytest.mark.parametrize("server", ["sgd", "adam"])
 @pytest.mark.parametrize("m", [None, 3])
 def test_the_group_of_everybody_is_everybody(server, m):
@@ -103,6 +104,7 @@ def test_the_group_of_everybody_is_everybody(server, m):
         assert one.weights == other.weights
 
 
+@pytest.mark.in_turn(but="adam")
 @pytest.mark.parametrize("server", ["sgd", "adam"])
 def test_a_group_is_a_federation_of_its_own(server):
     problem, settings = (

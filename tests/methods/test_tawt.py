@@ -110,6 +110,7 @@ def test_tawt_a_lost_target(monkeypatch):
     assert (several.models["a"] - start(problem)).abs().max() > 1e-3
 
 
+@pytest.mark.in_turn
 def test_resumed_and_repeated_runs_agree(tmp_path):
     assert_resumes(TAWT(("a", "b"), MINI), tmp_path)
 

@@ -48,6 +48,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.in_turn(but="skewed")
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):
     assert_is_fedavg_with_its_sampler(UniformIS, UniformClassSampler, make)
@@ -87,6 +88,7 @@ def test_rows_come_as_often_as_they_should(name):
     assert_frequencies(UniformClassSampler(), cohort_of(problem, name), chance)
 
 
+@pytest.mark.in_turn
 def test_it_works_under_other_methods_on_any_number_of_workers():
     assert_works_under_other_methods(UniformClassSampler())
 

@@ -288,6 +288,7 @@ def test_variance_is_what_it_estimates(options, m, parts, expected):
     assert total == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.in_turn
 def test_half_batches_estimate_the_variance_of_a_batch_gradient():
     problem = logistic()
     problem = problem.with_clients(
@@ -321,6 +322,7 @@ def binary(count, g):
 # ---- the exchanges
 
 
+@pytest.mark.in_turn(but=("1-3-dropout", "2-1-batch-norm"))
 @pytest.mark.parametrize("problem", ["logistic", "dropout", "batch-norm"])
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("workers", [1, 2])
@@ -416,6 +418,7 @@ def test_internal_and_chosen_clients_must_answer(monkeypatch, name, sentence):
         run(VaRSeL(("a", "b"), local=ONE, **ALL), logistic())
 
 
+@pytest.mark.in_turn
 def test_splits_serve_a_single_internal_client():
     problem = logistic()
     for options in (
@@ -556,6 +559,7 @@ def by_hand(problem, method, steps):
     )
 
 
+@pytest.mark.in_turn(but=("options0-1", "options2-3", "options5-3"))
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("options", [
     {"preselect": "smallest"},

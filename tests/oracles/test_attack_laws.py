@@ -65,6 +65,7 @@ def test_maxfl_disregards_whoever_reports_a_huge_gap():
     assert_close(runs[0].x, runs[1].x)  # whatever they send
 
 
+@pytest.mark.in_turn
 def test_meritfed_takes_nothing_from_those_who_flip_their_signs():
     local = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=None)
     method = ct.MeritFed(

@@ -266,6 +266,7 @@ def asks(attack, count=200):
     return gone, kept.tolist()
 
 
+@pytest.mark.in_turn(but="Dropout")
 @pytest.mark.parametrize(
     "attack", [Dropout(p=0.3), Straggler(p=0.3)], ids=lambda a: type(a).__name__
 )

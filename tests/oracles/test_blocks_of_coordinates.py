@@ -26,6 +26,7 @@ def test_medians_and_trimmed_means_are_those_of_a_sort_in_float64(rows, columns,
     )
 
 
+@pytest.mark.in_turn(but="median")
 @pytest.mark.parametrize(
     "rule", [robust.median, lambda rows: robust.trimmed_mean(rows, 1)]
 )

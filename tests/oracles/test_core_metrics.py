@@ -28,7 +28,7 @@ from federations import (
     start,
 )
 
-quick = settings(derandomize=True, deadline=None, max_examples=40)
+quick = settings(derandomize=True, deadline=None)
 
 
 @quick

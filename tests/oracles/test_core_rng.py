@@ -13,7 +13,7 @@ from coterie.compute.local_training import StepBatches
 from coterie.config.local import Epochs, LocalSGD, Steps
 from federations import cohort_of, logistic, regression, subset
 
-quick = settings(derandomize=True, deadline=None, max_examples=80)
+quick = settings(derandomize=True, deadline=None)
 
 
 def test_a_stream_is_its_name_whatever_was_drawn_before():

@@ -37,6 +37,7 @@ def cohorts(make):
     )
 
 
+@pytest.mark.in_turn(but=("None-None-*", "*-3-amount1-*"))
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 @pytest.mark.parametrize("amount", [Steps(3), Epochs(1), Epochs(2)])
 @pytest.mark.parametrize("batch_size", [None, 3, 5, 7, 100])

@@ -79,6 +79,14 @@ def convolutions(kind: Kind) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+@pytest.mark.in_turn(
+    but=(
+        "linear-*-binary-True",
+        "network-*-classes-False",
+        "convolutions-*-multilabel-False",
+        "network-*-regression-True",
+    )
+)
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize(

@@ -123,6 +123,9 @@ LOCALS = [
 ]
 
 
+@pytest.mark.in_turn(
+    but=("linear-regression", "one-input-", "mlp-", "mean-of-one-regression")
+)
 @pytest.mark.parametrize(("model", "kind"), KINDS)
 def test_the_kernel_equals_the_loop(model, kind):
     given = problem(model, torch.float64, kind)
@@ -154,6 +157,13 @@ def test_the_kernel_equals_the_loop(model, kind):
     assert fast.spent == loop.spent
 
 
+@pytest.mark.in_turn(
+    but=(
+        "linear-regression-torch.float32",
+        "mlp--torch.float32",
+        "one-logit-regression-torch.float64",
+    )
+)
 @pytest.mark.parametrize(
     ("model", "kind", "dtype"),
     [
@@ -338,6 +348,14 @@ def test_batches_of_many_starts_are_gathered_once_where_they_are_small(monkeypat
 LINEAR = [("one-logit", ""), ("linear", ""), ("linear", "regression"), ("no-bias", "")]
 
 
+@pytest.mark.in_turn(
+    but=(
+        "one-logit--local0",
+        "linear--local2",
+        "linear-regression-local3",
+        "no-bias--local4",
+    )
+)
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize(("model", "kind"), LINEAR)
 def test_columns_train_as_each_model_alone(monkeypatch, model, kind, local):
@@ -351,6 +369,14 @@ def test_columns_train_as_each_model_alone(monkeypatch, model, kind, local):
     assert wide.spent == plain.spent
 
 
+@pytest.mark.in_turn(
+    but=(
+        "one-logit--local1",
+        "linear--local0",
+        "linear-regression-local4",
+        "no-bias--local3",
+    )
+)
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize(("model", "kind"), LINEAR)
 def test_no_bit_of_a_column_depends_on_how_many_there_are(model, kind, local):
@@ -602,6 +628,7 @@ def test_updates_of_neighbours_are_written_with_one_call_for_each_layer(
     assert calls == [len(of_twelve_rows)] * len(list(given.model.parameters()))
 
 
+@pytest.mark.in_turn(but=("linear-", "mlp-regression", "mean-regression"))
 @pytest.mark.parametrize(("model", "kind"), KINDS)
 def test_clients_are_asked_at_their_own_models_in_few_calls(model, kind, monkeypatch):
     given = problem(model, torch.float32, kind)

@@ -106,6 +106,7 @@ def images(client):
     )
 
 
+@pytest.mark.in_turn(but=("kernel", "loop"))
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_reads_no_number_and_leaves_nothing_behind(name, monkeypatch):
     make, loop = MODELS[name]
@@ -162,6 +163,7 @@ def test_a_kernel_launches_as_much_for_one_client_as_for_many(count):
     assert launches_of_a_step(problem, clients.names[:count], 8) <= 24
 
 
+@pytest.mark.in_turn(but="loop")
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute"
 )  # torch looks at it as it traces an LSTM

@@ -49,6 +49,7 @@ LOCALS = {
 }
 
 
+@pytest.mark.in_turn(but=("FedAvg-epochs", "FedProx-decay"))
 @pytest.mark.parametrize("name", LOCALS)
 @pytest.mark.parametrize("method", [FedAvg, FedProx])
 def test_they_are_the_steps_of_the_loop(name, method):
@@ -92,6 +93,7 @@ def launches_of_a_step(given: Problem, names) -> int:
     return counts[1] - counts[0]
 
 
+@pytest.mark.in_turn
 def test_a_step_launches_as_much_for_one_client_as_for_ten():
     names = tuple(f"c{i}" for i in range(10))
     given = problem(dtype=torch.float32, sizes=dict.fromkeys(names, 8))

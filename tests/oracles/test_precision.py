@@ -43,6 +43,7 @@ def run(net, precision: str, workers: int = 1) -> ct.Run:
     return ct.fit(ct.Local(LOCAL, exact=False), clients(), net, 4, engine=engine)
 
 
+@pytest.mark.in_turn(but="perceptron")
 @pytest.mark.parametrize("make", NETS.values(), ids=NETS)
 def test_models_are_near_those_of_float32_and_the_same_with_any_workers(make):
     net = seeded(make, torch.float32)

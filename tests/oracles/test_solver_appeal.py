@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.solvers import appeal
 
-quick = settings(deadline=None, derandomize=True, max_examples=60)
+quick = settings(deadline=None, derandomize=True)
 gaps = st.lists(
     st.floats(-20, 20).filter(lambda gap: abs(gap) > 1e-3), min_size=1, max_size=8
 )

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 from coterie.solvers import mirror
 
-quick = settings(deadline=None, derandomize=True, max_examples=40)
+quick = settings(deadline=None, derandomize=True)
 
 
 def uniform(n, dtype=torch.float64):

@@ -15,7 +15,7 @@ from scipy.stats import trim_mean
 
 from coterie.solvers import robust
 
-quick = settings(deadline=None, derandomize=True, max_examples=40)
+quick = settings(deadline=None, derandomize=True)
 
 
 def rows_of(n, d, seed=0, wild=0):

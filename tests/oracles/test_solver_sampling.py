@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from coterie.base.rng import Rng
 from coterie.solvers import sampling
 
-quick = settings(deadline=None, derandomize=True, max_examples=80)
+quick = settings(deadline=None, derandomize=True)
 NORMS = [
     ([1.0, 2.0, 3.0, 10.0], 2),
     ([0.3, 0.3, 5.0, 5.0, 0.1], 3),

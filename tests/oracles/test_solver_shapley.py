@@ -87,13 +87,13 @@ def estimate(
 
 def test_estimates_from_orders_lie_within_their_error_of_exact_values():
     players, inside = 6, 0
-    for seed in range(100):
+    for seed in range(30):
         worths = random_game(players, seed)
         found = estimate(worths, players, seed)
         inside += int(
             ((found.values - shapley.exact(worths)).abs() <= 3 * found.errors).sum()
         )
-    assert inside >= 0.97 * 600
+    assert inside >= 0.97 * 180
 
 
 def test_every_order_of_an_estimate_shares_out_the_worth_of_all():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.solvers import simplex
 
-quick = settings(deadline=None, derandomize=True, max_examples=60)
+quick = settings(deadline=None, derandomize=True)
 
 
 @quick

@@ -16,7 +16,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from coterie.solvers import variance
 
-quick = settings(deadline=None, derandomize=True, max_examples=80)
+quick = settings(deadline=None, derandomize=True)
 
 
 # ---- Eq. 4
@@ -126,6 +126,7 @@ def small_problem(seed):
     return internal, external, float(g.choice([0.25, 0.75, 1.0, 1.5, 2.0, 3.0, 100.0]))
 
 
+@pytest.mark.in_turn(but="True")
 @pytest.mark.parametrize("debias", [False, True])
 def test_exact_weights_reach_the_minimum_of_all_active_sets(debias):
     for seed in range(24):
@@ -465,6 +466,7 @@ def test_surrogate_weights_are_the_minimum_over_every_filled_sum(d, v, m, budget
     )
 
 
+@pytest.mark.in_turn
 def test_no_other_weights_have_a_smaller_surrogate():
     g = np.random.default_rng(0)
     for _ in range(20):

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from coterie.solvers import waterfill
 
-quick = settings(deadline=None, derandomize=True, max_examples=60)
+quick = settings(deadline=None, derandomize=True)
 
 
 def rho(q, p, lipschitz):

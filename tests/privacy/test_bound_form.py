@@ -50,6 +50,7 @@ def fit(kind, method, rounds, seed=0):
     return ct.fit(method, clients_of(kind), model=model, rounds=rounds, seed=seed)
 
 
+@pytest.mark.in_turn(but="classes")
 @pytest.mark.parametrize("kind", sorted(OUTPUTS))
 def test_without_noise_and_limits_it_comes_to_the_solution_of_fixed_effects(kind):
     exact = fit(kind, ct.FixedEffects(), 20)
@@ -78,7 +79,7 @@ def test_without_noise_each_step_is_that_of_the_plain_bound():
     torch.testing.assert_close(found.state.intercepts[:, 0], own)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(OUTPUTS)),
     st.floats(0.01, 10),
@@ -143,6 +144,7 @@ def test_the_raised_matrix_is_hardly_ever_below_the_products():
     torch.testing.assert_close(known, 80.0 * torch.eye(size).double())
 
 
+@pytest.mark.in_turn
 def test_the_noise_of_the_slopes_has_the_stated_variance():
     noise = ct.RowNoise(0.02, clip=50.0)
     quiet = fit("regression", ct.FixedEffects(private=ct.RowNoise(0.0, clip=50.0)), 20)

@@ -157,7 +157,7 @@ def test_one_masked_message_looks_uniform():
     assert not np.array_equal(message, clients["c01"].mask(words, server.inbox("c01")))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 @given(st.integers(0, 2**256 - 1), st.integers(2, 9), st.data())
 def test_any_threshold_of_shares_gives_the_secret_and_fewer_do_not(secret, count, data):
     threshold = data.draw(st.integers(2, count))
@@ -287,7 +287,7 @@ def test_wrong_shares_and_wrong_keys_are_named():
 # ---- integers
 
 
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

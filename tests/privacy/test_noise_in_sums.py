@@ -183,6 +183,7 @@ def site_rows(rng, count, slopes):
     return inputs.astype(np.float32), labels.astype(np.int64)
 
 
+@pytest.mark.in_turn
 def test_a_masked_run_of_epsilon_1_is_as_good_as_one_with_central_noise():
     """Each site adding the whole noise is worse. Means over seeds, on rows of nobody."""
     rng = np.random.default_rng(0)
@@ -375,6 +376,7 @@ def audited(sums):
     return epsilon_of(max(0.0, mu), 1e-5)
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("secure sums")
 def test_no_guess_from_a_sum_is_better_than_claimed_and_the_best_is_near():
     secure = ct.SecureSums(threshold=3)

@@ -62,6 +62,7 @@ class Parties:
         return {name: self.clients[name].agree(names) for name in names}
 
 
+@pytest.mark.in_turn(but="survivors1")
 @pytest.mark.promise("secure sums")
 @pytest.mark.parametrize("survivors", [NAMES, NAMES[:3], NAMES[1:]])
 def test_an_honest_server_opens_the_sum_over_who_sent_integers(kits, survivors):
@@ -76,6 +77,9 @@ def stranger(tmp_path):
     return Authority(tmp_path / "other").kit("b")
 
 
+@pytest.mark.in_turn(
+    but=("a key of its own-*", "an earlier ask-*", "two sites alone-*")
+)
 @pytest.mark.promise("secure sums")
 @pytest.mark.parametrize(
     ("lie", "why"),

@@ -99,6 +99,7 @@ def test_without_noise_the_canary_is_found():
 # ---- faults that the tests above would find
 
 
+@pytest.mark.in_turn
 def test_rows_that_are_not_clipped_are_found(monkeypatch):
     monkeypatch.setattr(
         kernels, "shares_within", lambda norms, bound: torch.ones_like(norms)

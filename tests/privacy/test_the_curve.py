@@ -61,6 +61,7 @@ def test_each_method_is_trained_once_for_each_epsilon_and_alone_without_noise(co
     assert private[2]["noise_multiplier"] == pytest.approx(expected)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(("model", "pools"), [("logistic", True), ("mlp", False)])
 def test_a_linear_model_is_pooled_at_home_too(coterie, model, pools):
     status, printed = coterie(

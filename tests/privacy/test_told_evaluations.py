@@ -133,6 +133,7 @@ def test_what_cannot_be_told_is_refused(tell, cure):
 PATIENTS, EPSILON, STRICT = 200, 2.0, 1 / 2000
 
 
+@pytest.mark.in_turn
 @pytest.mark.promise("an epsilon")
 def test_averaging_evaluations_finds_no_patient_beyond_the_claim(tmp_path):
     """Any number of models is asked about, each another in its last bits; the account answers as many as its epsilon allows."""

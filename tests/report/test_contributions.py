@@ -34,6 +34,7 @@ def test_sentences_claim_what_the_interval_shows(fall, half, weight, sentence):
     assert weaker == words.replace("60 rounds", "60 rounds, each taken alone,")
 
 
+@pytest.mark.in_turn
 def test_a_report_shows_weights_beside_contributions(tmp_path, monkeypatch):
     settings = ct.StudySettings(contribution=ct.Contribution(every=2))
     methods = [ct.FedAvg(), ct.MeritFed()]

@@ -221,6 +221,7 @@ def test_the_heaviest_components_keep_their_order_on_every_processor() -> None:
     )
 
 
+@pytest.mark.in_turn
 def test_rows_that_settle_grow_with_the_error_and_settle_as_often_as_said() -> None:
     settled = {}
     for error in (0.01, 0.02):

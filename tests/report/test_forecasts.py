@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import coterie as ct
@@ -36,6 +37,7 @@ def test_a_check_forecasts_what_a_run_finds():
     assert found.pairs == 3
 
 
+@pytest.mark.in_turn
 def test_a_report_counts_hits_and_misses_of_the_forecast(tmp_path):
     methods = [ct.Local(), ct.FedAvg(), ct.FedCollab(complexity=5.0)]
     ct.compare(methods, three, rounds=3, seeds=3, folder=tmp_path / "run")

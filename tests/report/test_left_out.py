@@ -53,6 +53,7 @@ def test_in_one_pass_each_client_is_served_by_a_run_of_the_others() -> None:
         torch.testing.assert_close(found[k], expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.in_turn
 def test_in_two_passes_it_is_nearly_that_run() -> None:
     """The others told their quadratics near models that the client had a part in."""
     clients = hospitals()

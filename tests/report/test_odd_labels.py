@@ -43,6 +43,7 @@ def answer(results: Results) -> str:
     return " ".join(" ".join(answer_lines(results, width=80)).split())
 
 
+@pytest.mark.in_turn
 def test_a_label_that_is_coded_backwards_at_one_client_is_asked_about(
     tmp_path: Path,
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_label_that_is_coded_backwards_at_one_client_is_asked_about(
     assert answer(results).count("coded backwards") == 1
 
 
+@pytest.mark.in_turn
 def test_labels_that_mean_the_same_everywhere_are_not_asked_about(
     tmp_path: Path,
 ) -> None:
@@ -64,6 +66,7 @@ def test_labels_that_mean_the_same_everywhere_are_not_asked_about(
     assert not {"auprc", "class_error", "poisson_deviance"} & {*results.metrics}
 
 
+@pytest.mark.in_turn
 def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(
     tmp_path: Path,
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_rare_outcome_has_its_cases_counted_and_an_area_of_its_own(
     )
 
 
+@pytest.mark.in_turn
 def test_counts_have_a_poisson_deviance_beside_the_rmse(tmp_path: Path) -> None:
     results = results_of(
         tmp_path, lambda c, z, rng: rng.poisson(np.exp(0.5 * z)), task="regression"

@@ -133,6 +133,7 @@ def test_numbers_stay_with_their_clients() -> None:
     assert len(np.unique(held.test_numbers)) == len(held.test)
 
 
+@pytest.mark.in_turn
 def test_a_threshold_is_chosen_on_validation_rows_that_no_method_trained_on(
     tmp_path: Path, folder: Path
 ) -> None:

@@ -52,6 +52,7 @@ def blocks(sizes: tuple[int, ...], inside: float = 0.8, own: float = 0.3) -> np.
     )
 
 
+@pytest.mark.in_turn(but="sizes1")
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (4, 3, 3), (12, 12, 13, 13)])
 def test_hidden_groups_are_found(sizes: tuple[int, ...]) -> None:
     runs = runs_of(blocks(sizes), 0.1 / sum(sizes))
@@ -108,6 +109,7 @@ def test_a_group_is_named_with_its_share_of_the_weight(tmp_path: Path) -> None:
     assert groups(results, "local") is None
 
 
+@pytest.mark.in_turn
 def test_one_friend_among_many_equal_clients_is_not_named(tmp_path: Path) -> None:
     names = [f"c{i:02d}" for i in range(30)]
     truth = {

@@ -234,6 +234,7 @@ def test_the_data_of_the_figures(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.in_turn(but=("settings0", "settings3"))
 @pytest.mark.usefixtures("light")
 @pytest.mark.parametrize(
     "settings",
@@ -260,6 +261,7 @@ def test_what_is_undefined_is_neither_nan_nor_missing(
     json.loads(got.data, parse_constant=pytest.fail)
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_many_clients_stay_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -282,6 +284,7 @@ def test_thinned_keeps_both_ends() -> None:
     assert figures.spread_evenly(1, 120) == [0]
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_written_twice_it_is_the_same_and_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = fake_run.heart(tmp_path)
@@ -291,6 +294,7 @@ def test_written_twice_it_is_the_same_and_leaves_nothing_behind(tmp_path: Path) 
     assert set(folder.iterdir()) - before == {folder / "report.html"}
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_a_broken_run_leaves_the_old_report(tmp_path: Path) -> None:
     folder = fake_run.heart(tmp_path)
@@ -473,6 +477,7 @@ def test_a_figure_is_saved_with_its_colours_and_says_what_a_pointer_finds(
     assert re.search(r'data-tip="mean of all · meritfed: [.0-9]+ ± [.0-9]+"', document)
 
 
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("light")
 def test_the_first_screen_says_of_small_clients_together_what_holds_for_each(
     tmp_path: Path,
@@ -546,6 +551,7 @@ def test_the_mean_of_auc_is_named_after_the_clients_that_it_is_over(
     assert gaps["loss"]["clients"][-1] == "mean of all"
 
 
+@pytest.mark.in_turn
 def test_the_share_of_the_positive_class_has_its_name(tmp_path: Path) -> None:
     bare = page(fake_run.heart(tmp_path / "bare", outcomes=False))
     assert "41 test rows · 82 training rows · 80 % in the largest class" in bare.words

@@ -48,7 +48,7 @@ def test_what_is_said_of_a_chance_is_true_of_its_probability(
         assert probability < (tenths + 1) / 10 or tenths == 9
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8))
 def test_methods_coincide_with_the_first_of_their_kind(kinds: list[int]) -> None:
     methods = [f"method-{k}" for k in range(len(kinds))]

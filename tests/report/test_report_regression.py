@@ -38,6 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     return Results.load(out), folder
 
 
+@pytest.mark.in_turn
 def test_the_training_mean_is_a_column_in_the_unit_of_the_label(
     run: tuple[Results, Path],
 ) -> None:
@@ -116,6 +117,7 @@ def test_the_training_mean_is_said_in_the_unit_of_the_label(
     )
 
 
+@pytest.mark.in_turn
 def test_a_label_in_a_large_unit_keeps_its_digits(
     run: tuple[Results, Path], tmp_path: Path
 ) -> None:

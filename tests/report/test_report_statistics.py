@@ -312,6 +312,7 @@ def test_the_mean_over_clients_adds_their_errors() -> None:
     assert over_clients([RowError(0.3, 9), None]) is None
 
 
+@pytest.mark.in_turn
 def test_chance_is_not_called_clear_where_the_plain_t_test_calls_it() -> None:
     """Two equally good models on resampled splits of the same 150 rows: the plain paired t test is wrong often."""
     rng = np.random.default_rng(0)

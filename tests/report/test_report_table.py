@@ -73,6 +73,7 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results.load(fake_run.heart(tmp_path_factory.mktemp("seven"), truth=SEVEN))
 
 
+@pytest.mark.in_turn(but=("False-40", "True-80", "True-200"))
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
 @pytest.mark.parametrize("colour", [False, True])
 def test_no_line_is_longer_than_the_terminal_and_no_number_is_cut(
@@ -180,6 +181,7 @@ def test_undefined_metrics_are_a_dash(tmp_path: Path) -> None:
     assert "nan" not in text.lower().replace("finance", "")
 
 
+@pytest.mark.in_turn
 def test_a_hundred_clients(tmp_path: Path) -> None:
     results = Results.load(fake_run.write(tmp_path, many(100), n_test=40))
     text = table.plain(results, width=80)

@@ -207,6 +207,7 @@ def test_a_method_that_may_only_be_luckier_does_not_speak(tmp_path: Path) -> Non
     assert all(verdict(results, client).method == "fedavg" for client in luckier)
 
 
+@pytest.mark.in_turn(but=("0", "5"))
 @pytest.mark.parametrize("seed", range(12))
 def test_a_method_that_is_added_last_weakens_no_word(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -609,6 +610,7 @@ def hundred(folder: Path, **settings: Any) -> tuple[Results, Any]:
     return Results.load(fake_run.write(folder, truth, noise=0.0002, **settings)), gaps
 
 
+@pytest.mark.in_turn
 def test_many_clients_are_summarised(tmp_path: Path) -> None:
     results, gaps = hundred(tmp_path)
     story = words.tell(results)
@@ -894,6 +896,7 @@ def test_numbers_stand_beside_as_many_verdicts_as_there_is_room_for(
     ]
 
 
+@pytest.mark.in_turn
 def test_a_verdict_without_its_numbers_is_still_a_whole_sentence(
     tmp_path: Path,
 ) -> None:

@@ -196,6 +196,7 @@ def test_a_method_of_fewer_repeats_is_compared_on_these(tmp_path: Path) -> None:
         Experiment.from_tables(tables, "test")
 
 
+@pytest.mark.in_turn
 def test_the_gain_over_trees_is_a_share_of_the_variance_of_numbers(
     tmp_path: Path,
 ) -> None:
@@ -211,6 +212,7 @@ def test_the_gain_over_trees_is_a_share_of_the_variance_of_numbers(
     assert gain.error == pytest.approx(gaps.std(ddof=1) / np.sqrt(60), rel=1e-4)
 
 
+@pytest.mark.in_turn
 def test_the_second_rival_can_be_turned_off_and_needs_scikit_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +240,7 @@ def test_another_smallest_effect_needs_no_run(tmp_path: Path, capsys: Any) -> No
     assert main(["report", str(tmp_path), "--smallest", "2"]) == 2
 
 
+@pytest.mark.in_turn
 def test_jobs_find_the_trees_imported_once_in_the_process_that_they_share(
     monkeypatch, tmp_path
 ):

@@ -59,6 +59,7 @@ def test_a_client_unlike_the_others_stays_alone_and_ranks_worse(comparison):
     assert ranks.mean < 0
 
 
+@pytest.mark.in_turn
 def test_the_smallest_effect_follows_from_events(comparison):
     results = comparison.results
     for client in results.clients:

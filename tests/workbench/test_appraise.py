@@ -27,6 +27,7 @@ def losses(comparison):
     return table[table.split == "test"].groupby("method").loss.mean()
 
 
+@pytest.mark.in_turn
 def test_the_mixture_finds_the_model_that_fits_and_needs_few_rows(run):
     found = losses(ct.appraise(run, rows([1.0, 0.0], 3, count=24), seeds=3))
     assert found["mixture"] < 0.7 * found["as-is"]

@@ -297,6 +297,7 @@ def read_events(folder):
     }
 
 
+@pytest.mark.in_turn
 def test_a_finished_run_is_exported(tmp_path, capsys):
     pytest.importorskip("tensorboard")
     from coterie.cli.main import main

@@ -68,6 +68,7 @@ def test_looking_changes_nothing_and_may_begin_when_a_run_goes_on(clients, tmp_p
     assert [n for n, _ in again.history.select("auc", "*", "central")] == [3, 4]
 
 
+@pytest.mark.in_turn
 def test_a_comparison_takes_both_and_shows_what_it_would_without(clients, tmp_path):
     class Watch(ct.Callback):
         decides = False

@@ -82,6 +82,7 @@ def answers(comparison: ct.Comparison) -> Mapping[str, Any]:
     return {client: comparison.verdict(client) for client in CLIENTS}
 
 
+@pytest.mark.in_turn
 def test_other_repeats_of_the_same_rows_are_one_run_with_all_repeats(
     place: Path,
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_seed_that_is_there_twice_is_refused(place: Path) -> None:
         ct.combine(place / "a", place / "a")
 
 
+@pytest.mark.in_turn
 def test_a_table_that_has_grown_is_not_new(place: Path, tmp_path: Path) -> None:
     grown = shutil.copytree(place / "today", tmp_path / "grown")
     with (grown / "east.csv").open("a") as file:
@@ -181,6 +183,7 @@ def test_a_table_that_has_grown_is_not_new(place: Path, tmp_path: Path) -> None:
         ct.combine(place / "a", run(grown, tmp_path / "run", [5]), new_rows=True)
 
 
+@pytest.mark.in_turn(but=("local", "missing method", "columns"))
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -204,6 +207,7 @@ def test_other_settings_are_refused_by_name(
         ct.combine(place / "a", other)
 
 
+@pytest.mark.in_turn(but="named")
 @pytest.mark.parametrize(
     "chosen", [True, False], ids=["chosen by validation rows", "named"]
 )
@@ -273,6 +277,7 @@ def tampered(run: Path, copy: Path, change: Any) -> Path:
     return copy
 
 
+@pytest.mark.in_turn
 def test_the_command_says_that_it_is_two_runs(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

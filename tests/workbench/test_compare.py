@@ -153,6 +153,7 @@ seeds = 1
 """
 
 
+@pytest.mark.in_turn
 def test_tuning_is_that_of_the_command(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
     given = choose_settings(

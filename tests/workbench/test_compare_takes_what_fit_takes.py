@@ -264,6 +264,7 @@ def test_compare_gives_the_numbers_of_fit(keywords, tmp_path, monkeypatch):
     assert len(expected) >= 2
 
 
+@pytest.mark.in_turn(but="method")
 @pytest.mark.parametrize("place", ["method", "settings"])
 def test_an_own_sampler_is_named_and_resumed_from_python(place, tmp_path):
     def compare(shift, seeds, *, resume=False):

@@ -44,6 +44,7 @@ def clients():
     return ct.data.from_tensors([(x, (x[:, 0] > 0).long()) for x in rows])
 
 
+@pytest.mark.in_turn(but="a part")
 @pytest.mark.parametrize("way", WAYS)
 def test_names_and_bits_are_those_of_the_plain_module(way, clients, tmp_path):
     plain = ct.fit("fedavg", clients, parts(), 1)
@@ -78,6 +79,7 @@ def test_compiled_parts_of_parts_have_plain_names(clients):
     assert built.state_dict().keys() == plain.state_dict().keys()
 
 
+@pytest.mark.in_turn
 def test_a_function_may_build_a_compiled_model(clients):
     run = ct.fit("fedavg", clients, lambda shape, outputs: compiled(parts()), 1)
     assert torch.equal(run.x, ct.fit("fedavg", clients, parts(), 1).x)

@@ -76,6 +76,18 @@ REFUSED = re.compile(
 )
 
 
+@pytest.mark.in_turn(
+    but=(
+        "fedavg",
+        "scaffold",
+        "ditto",
+        "meritfed",
+        "partial",
+        "local",
+        "centralised",
+        "ifca",
+    )
+)
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_is_measured_or_refused_in_a_sentence(name, patients):
     try:
@@ -265,6 +277,7 @@ def test_a_method_that_adds_no_weighted_sum_is_refused(method):
         )
 
 
+@pytest.mark.in_turn
 def test_all_sets_of_nine_clients_are_refused():
     clients = quadratic({f"c{i}": (float(i), 10) for i in range(9)})
     with pytest.raises(ct.InputError, match=r"losses of 2\^9 sets"):

@@ -67,6 +67,7 @@ def test_a_cnn_with_batch_norm_and_augmentation():
     assert run.state_dict()["1.running_mean"].abs().sum() > 0
 
 
+@pytest.mark.in_turn
 def test_a_resnet():
     falls(
         ct.models.ResNet8(norm="batch"),

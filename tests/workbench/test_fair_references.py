@@ -77,6 +77,7 @@ def test_each_client_is_held_back_as_far_as_it_has_nothing_to_learn(run: Path) -
     assert fedavg.local.weight_decay == 0
 
 
+@pytest.mark.in_turn
 def test_gains_are_not_over_a_model_that_fits_chance(
     data: Path, run: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_nothing_is_chosen_otherwise(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.in_turn
 def test_a_decay_is_never_so_large_that_steps_overshoot(data: Path) -> None:
     steep = experiment(
         data, local={"lr": 1.0, "steps": 2}, run={"rounds": 1, "seeds": [0]}

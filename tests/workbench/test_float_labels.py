@@ -74,6 +74,9 @@ def test_without_a_loss_that_is_named_the_meaning_is_asked(shape, dtype):
         fitted(parts_of(shape, dtype), shape, lambda p, y: (p - y).flatten(1).sum(1))
 
 
+@pytest.mark.in_turn(
+    but=("*n]-dtype0-name", "*n, 1]-dtype1-function", "*n, h, w]-dtype0-module")
+)
 @pytest.mark.parametrize(
     "loss",
     ["binary", nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logits],
@@ -90,6 +93,7 @@ def test_a_loss_of_classes_says_that_they_are_classes(shape, dtype, loss):
     assert run.meaning.kind == "binary"
 
 
+@pytest.mark.in_turn(but=("*n]-mse", "*n, 1]-huber", "*n, h, w]-name"))
 @pytest.mark.parametrize(
     "loss",
     ["squared", nn.MSELoss(), nn.HuberLoss(), F.l1_loss],
@@ -156,6 +160,7 @@ def test_quantities_that_nobody_named_are_not_standardised():
 SEVERAL = (3,)
 
 
+@pytest.mark.in_turn(but=("dtype0-auto", "dtype2-BCE*"))
 @pytest.mark.parametrize("loss", ["auto", nn.BCEWithLogitsLoss()], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.bool])
 def test_several_labels_of_a_row_are_compared_whatever_their_type(dtype, loss):

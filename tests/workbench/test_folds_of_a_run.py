@@ -52,6 +52,7 @@ def test_every_row_has_one_outcome_a_repeat(folder: Path) -> None:
         assert mean == pytest.approx(float(outcome.loss.mean()), rel=1e-5)
 
 
+@pytest.mark.in_turn
 def test_files_are_named_by_seed_and_fold(folder: Path) -> None:
     models = {path.stem for path in (folder / "models").glob("fedavg*")}
     assert models == {"fedavg-0-k0", "fedavg-0-k1", "fedavg-0-k2", "fedavg-0-kall"}
@@ -72,6 +73,7 @@ def test_resume_adds_repeats_and_never_other_folds(folder: Path) -> None:
     assert Results.load(folder).seeds == (0, 1)
 
 
+@pytest.mark.in_turn
 def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(
     tmp_path: Path,
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(
         assert rounds.pop("all") == sorted(rounds.values())[1]
 
 
+@pytest.mark.in_turn
 def test_patients_with_several_rows_are_judged_as_patients(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "data").mkdir()

@@ -110,6 +110,7 @@ def test_a_damaged_frozen_part_is_found_and_made_again(run, arguments, table, tm
     assert contents(copied) == before
 
 
+@pytest.mark.in_turn
 def test_such_a_method_is_finalised_as_one_file(run, table, tmp_path, monkeypatch):
     monkeypatch.setitem(
         sys.modules, "onnx", None

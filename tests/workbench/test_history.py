@@ -94,6 +94,7 @@ def numbers(folder: Path) -> dict[tuple[str, int, str], set[tuple[object, ...]]]
     }
 
 
+@pytest.mark.in_turn
 def test_a_long_history_says_the_same_in_another_file(short: Path, long: Path) -> None:
     assert [(folder / "history.csv").exists() for folder in (short, long)] == [
         True,
@@ -145,6 +146,7 @@ def test_a_damaged_long_history_is_named_and_made_again(
     assert path.read_bytes() == whole
 
 
+@pytest.mark.in_turn
 def test_long_histories_are_combined(short: Path, long: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "tables", tmp_path / "other", [2])
     together = ct.combine(short, other)

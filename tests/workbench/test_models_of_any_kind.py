@@ -56,6 +56,7 @@ class Noisy(nn.Module):
         )
 
 
+@pytest.mark.in_turn(but=("numpy-False", "torch-True"))
 @pytest.mark.parametrize("always", [False, True])
 @pytest.mark.parametrize(
     "draw",
@@ -97,6 +98,7 @@ class OwnNoise(nn.Module):
         return self.layer(inputs + self.draw(own) if self.training else inputs)
 
 
+@pytest.mark.in_turn(but=("torch", "numpy"))
 @pytest.mark.parametrize("kind", OWN)
 def test_a_generator_that_a_module_holds_is_seeded_by_name(kind, tmp_path):
     model = OwnNoise(kind)

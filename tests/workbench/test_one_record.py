@@ -66,6 +66,7 @@ def commands(runs: Path, copied: Path) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.in_turn(but="report")
 @pytest.mark.parametrize("command", ["report", "predict", "finalise"])
 def test_a_pair_of_another_run_is_refused_by_name(
     runs: Path, copied: Path, command: str, capsys: pytest.CaptureFixture[str]
@@ -102,6 +103,7 @@ def test_a_model_of_another_run_is_refused_by_name(
     assert f"models/{ALL}.safetensors is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.in_turn
 def test_a_table_of_another_run_is_named_and_made_again(
     runs: Path, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

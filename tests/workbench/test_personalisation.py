@@ -52,6 +52,7 @@ def chosen(run, metric):
     return {r.client: r.value for r in run.history if r.metric == metric}
 
 
+@pytest.mark.in_turn(but=("all-batch-norm", "last-dropout", "all-tokens"))
 @pytest.mark.parametrize("name", [n for n in PROBLEMS if n != "segmentation"])
 @pytest.mark.parametrize("part", ["all", "last"])
 def test_no_step_is_the_untuned_model_bit_for_bit(name, part):
@@ -65,6 +66,7 @@ def test_no_step_is_the_untuned_model_bit_for_bit(name, part):
     assert set(chosen(tuned, "tuning_steps").values()) == {0.0}
 
 
+@pytest.mark.in_turn(but=("all-batch-norm", "last-dict-inputs", "last-batch-norm"))
 @pytest.mark.parametrize(
     "name", ["batch-norm", "dropout", "frozen", "dict-inputs", "tokens"]
 )
@@ -180,6 +182,7 @@ def test_validation_never_gets_worse_and_a_rate_that_diverges_is_not_chosen():
     assert 1e30 not in chosen(tuned, "tuning_lr").values()
 
 
+@pytest.mark.in_turn(but="batch-norm")
 @pytest.mark.parametrize("name", ["batch-norm", "dropout"])
 def test_workers_change_no_bit_and_encoding_neither(name):
     problem = PROBLEMS[name]()
@@ -204,6 +207,7 @@ def test_workers_change_no_bit_and_encoding_neither(name):
     )
 
 
+@pytest.mark.in_turn
 def test_a_clients_tuning_does_not_depend_on_the_others():
     problem = logistic()
     run = trained(problem)
@@ -342,6 +346,7 @@ def test_pooling_at_home_goes_as_far_as_the_rows_of_a_client_say(spread, near):
     assert all((variance < 0.1) == near for variance in variances.values())
 
 
+@pytest.mark.in_turn
 def test_slopes_of_noise_do_no_harm_to_whoever_pools_at_home():
     """A common model that is far off costs a client with enough rows next to nothing; good slopes help one with few."""
     model = seeded(lambda: torch.nn.Linear(2, 1), torch.float64)

@@ -25,6 +25,7 @@ def fitted(folder: Path | None, **settings) -> ct.Run:
     )
 
 
+@pytest.mark.in_turn
 def test_a_run_goes_on_from_the_last_of_its_rare_checkpoints(tmp_path, monkeypatch):
     saved = []
     save = RoundFiles.save
@@ -58,6 +59,7 @@ class Clock:
     perf_counter = monotonic
 
 
+@pytest.mark.in_turn(but=("0.15", "0.7"))
 @pytest.mark.parametrize("seconds", [0.01, 0.15, 0.4, 0.7])
 def test_by_default_half_a_second_of_rounds_may_be_lost(tmp_path, monkeypatch, seconds):
     """Whenever the process is killed, complete rounds that are not saved took half a second at most; few are saved one by one."""
@@ -117,6 +119,7 @@ def test_a_stopped_command_says_which_rounds_are_saved(tmp_path, monkeypatch, ca
 SOLVED = (ct.Local(), ct.FixedEffects(), ct.Partial())
 
 
+@pytest.mark.in_turn(but=("Local-1", "Partial-3"))
 @pytest.mark.parametrize("evaluate", [1, 3])
 @pytest.mark.parametrize("method", SOLVED, ids=lambda m: type(m).__name__)
 def test_a_run_goes_on_among_rounds_that_change_nothing(tmp_path, method, evaluate):

@@ -212,7 +212,7 @@ def test_all_messages_are_encoded_where_that_is_asked(strict, monkeypatch):
     assert bool(encoded) == strict
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None)
 @given(
     st.integers(0, 4),
     st.integers(1, 3),

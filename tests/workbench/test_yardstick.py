@@ -96,6 +96,7 @@ def test_trees_are_no_methods(hearts):
     assert hearts.report().is_file()
 
 
+@pytest.mark.in_turn
 def test_trees_change_no_method_and_may_be_added(hearts, tmp_path, capsys):
     flags = ("--rounds", "1", "--seeds", "2", "--folds", "0", "--no-report", "--json")
     plain = [
