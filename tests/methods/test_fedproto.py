@@ -129,7 +129,7 @@ def by_hand(problem, found, rounds, lam):
     return own, prototypes, known
 
 
-@pytest.mark.in_turn(but=("classes0", "classes3"))
+@pytest.mark.in_turn(but=("classes0", "classes4"))
 @pytest.mark.parametrize("classes", [
     {},
     {"a": (0, 1), "b": (2,), "e": (1,)},  # clients that lack classes, and two of one class
