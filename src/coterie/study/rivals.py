@@ -13,7 +13,7 @@ from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 
 BASELINE = "local"
-BOOSTED_REPEATS = 4
+BOOSTED_REPEATS = 6
 """Repeats of folds in which trees are fitted, at most: one takes as long as two of the solved models. In two of them words of the demo
 still depended on the folds through their trees alone."""
 
