@@ -146,7 +146,10 @@ def test_a_run_keeps_losses_of_rows_and_no_trees(tmp_path: Path) -> None:
     assert "boosted" in tell(run.results).caveats[-1]
 
 
-def test_trees_are_fitted_in_two_repeats_and_compared_on_these(tmp_path: Path) -> None:
+def test_trees_are_fitted_in_the_first_repeats_and_compared_on_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rivals, "BOOSTED_REPEATS", 2)
     data, folder = table(tmp_path), tmp_path / "run"
     results = ct.compare(
         ["local", "fedavg"], data, rounds=1, seeds=3, folder=folder
