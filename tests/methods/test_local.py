@@ -46,9 +46,9 @@ MUTANTS = {
             "own_models = own_models + update.mean(0)",
         ),
         (
-            "compute/local_training.py",
-            "for decay in self._decays",
-            "for decay in sorted(self._decays)",
+            "compute/side_by_side.py",
+            "for decay in weight_decay]",
+            "for decay in sorted(weight_decay)]",
         ),
         (
             "algorithms/local.py",

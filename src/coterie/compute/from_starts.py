@@ -33,7 +33,7 @@ def _as_columns(training: LocalTraining, starts: Tensor, columns: Columns) -> Te
     cohort = training.cohort
     several_calls = len(starts) > COLUMNS
     side_by_side = SideBySide(
-        cohort, columns.kernel, training.numbers, several_calls, columns.widen
+        cohort, columns.kernel, training.numbers(), several_calls, columns.widen
     )
     updates = starts.new_empty(len(cohort.names), *starts.shape)
     for number in range(0, len(starts), COLUMNS):

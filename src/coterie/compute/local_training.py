@@ -294,7 +294,7 @@ class LocalTraining:
         kernel = workspace.batched or workspace.mapped
         if kernel is None or not self.is_plain:
             return None
-        return SideBySide(self.cohort, kernel, self.numbers, self.comes_again)
+        return SideBySide(self.cohort, kernel, self.numbers(), self.comes_again)
 
     def rule_of_steps(self) -> StepRule:
         """What a kernel does in every step."""
@@ -306,9 +306,10 @@ class LocalTraining:
             )
         return step_rule(self.lr, decays, self.x, penalty, self.correction)
 
-    def numbers(self, client: int) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each step of a client."""
-        return self._batches(client).numbers(client)
+    def numbers(self) -> list[list[NDArray[np.int64]]]:
+        """Return the row numbers of each step, of each client."""
+        clients = range(len(self.cohort.names))
+        return [self._batches(client).numbers(client) for client in clients]
 
     @cached_property
     def _same(self) -> StepBatches:

@@ -29,14 +29,14 @@ class SideBySide:
     Attributes:
         cohort: Clients that train.
         kernel: Makes the steps.
-        numbers: Gives the row numbers of each step of a client.
+        numbers: Of each client, the row numbers of each step.
         comes_again: Whether the same steps are made from other models, too: then rows are gathered once, if they take little memory.
         widen: Makes rows [rows, d] those of the kernel; None: they are.
     """
 
     cohort: CohortRows
     kernel: Batched | Mapped
-    numbers: Callable[[int], list[NDArray[np.int64]]]
+    numbers: Sequence[list[NDArray[np.int64]]]
     comes_again: bool = False
     widen: Callable[[Tensor], Tensor] | None = None
 
@@ -93,8 +93,7 @@ class SideBySide:
         def place(i: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
             return pick_rows(positions[i], numbers)
 
-        numbers = [self.numbers(i) for i in range(len(cohort.names))]
-        planned = list(chunks(numbers, self.kernel.width, place))
+        planned = list(chunks(self.numbers, self.kernel.width, place))
         row_count = sum(chunk.rows.size for chunk in planned)
         size = row_count * row_size(part.inputs) * cohort.layout.dtype.itemsize
         # To gather a row takes as long as to train with it.
