@@ -163,16 +163,7 @@ def told(option: str, device: str, kernel: str) -> Any:
     )
 
 
-@pytest.mark.in_turn(
-    but=(
-        "filter clip-*",
-        "attack ipm-*",
-        "sampler class-shares-loop-*",
-        "problem batch-norm-auto-*",
-        "appeal-loop-*",
-        "all metrics-auto-*",
-    )
-)
+@pytest.mark.in_turn(but=SEEN_HERE)
 @on_each
 @pytest.mark.parametrize("kernel", ["auto", "loop"])
 @pytest.mark.parametrize("option", OPTIONS)

@@ -18,7 +18,7 @@ from coterie.cli.main import main
 from coterie.compute.boosted import losses_of_classes, losses_of_numbers
 from coterie.compute.metrics import find_metrics, value_of
 from coterie.compute.outcomes import auc_influence, mean_influence
-from coterie.compute.row_gradients import clipped_sum
+from coterie.compute.row_gradients import clipped_sums
 from coterie.compute.segments import Segments
 from coterie.compute.survival import brier_at, concordance, kaplan_meier
 from coterie.solvers import glm
@@ -710,7 +710,7 @@ def test_private_steps_count_a_row_by_its_weight():
                 clients, copy.deepcopy(model), ct.RunSettings().row_loss(clients)
             )
             space = engine._shard.workspace
-            sums.append(clipped_sum(space, part.inputs, part.labels, bound))
+            sums.append(clipped_sums(space, part.inputs, part.labels, bound)())
             engine.close()
         torch.testing.assert_close(sums[0], sums[1], atol=1e-4, rtol=1e-5)
 

@@ -12,7 +12,7 @@ from attacks.hospital import FEDAVG, Hospital, local
 from coterie.base.errors import InputError
 from coterie.base.privacy import epsilon_of, noise_multiplier
 from coterie.compute.metrics import evaluate
-from coterie.compute.row_gradients import clipped_sum
+from coterie.compute.row_gradients import clipped_sums
 from coterie.compute.tasks import local_update
 from coterie.config.local import Steps
 from coterie.config.row_noise import RowNoise
@@ -70,7 +70,7 @@ def test_an_update_has_the_stated_noise_under_the_key_of_the_site(tmp_path):
     part = hospital.rows.shard.clients.train.part(0)
     workspace.load(hospital.x)
     inputs = workspace.prepare(part.read())
-    exact = -0.1 * clipped_sum(workspace, inputs, part.labels, 1.0) / rows
+    exact = -0.1 * clipped_sums(workspace, inputs, part.labels, 1.0)() / rows
     noise = (told - exact) / (0.1 * NOISE.noise_multiplier / rows)
     assert 0.5 < float(noise.std()) < 1.6
     # The same again is the same bytes, for nothing; another model, or key, has other noise.

@@ -15,7 +15,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.compute.cohort import Shard
-from coterie.compute.row_gradients import clipped_sum, clipped_sums
+from coterie.compute.row_gradients import clipped_sums
 from coterie.compute.row_noise import to_grid
 from coterie.compute.tasks import own_update
 from coterie.compute.workspace import Workspace
@@ -72,7 +72,7 @@ def test_kernel_vmap_and_loop_give_one_sum(name, rows, bound, seed):
     assert vmap.batched is None
     expected = by_loop(vmap, inputs, labels, bound)
     for workspace in (kernel, vmap):
-        total = clipped_sum(workspace, inputs, labels, bound)
+        total = clipped_sums(workspace, inputs, labels, bound)()
         assert torch.allclose(total, expected, rtol=1e-12, atol=1e-12)
         if bound is not None:
             assert total.norm() <= rows * bound * (1 + 1e-9) or rows == 1
@@ -86,15 +86,15 @@ def test_the_kernel_sums_where_it_does_not_train(monkeypatch):
     assert workspace.batched is None
     monkeypatch.setattr("coterie.compute.row_gradients.row_gradients", None)
     expected = by_loop(workspace, inputs, labels, 0.5)
-    assert torch.allclose(clipped_sum(workspace, inputs, labels, 0.5), expected)
+    assert torch.allclose(clipped_sums(workspace, inputs, labels, 0.5)(), expected)
 
 
 def test_rows_in_pieces_give_the_same_sum(monkeypatch):
     inputs, labels = client_of(11, 1, 0)
     workspace = workspace_of(MODELS["deep"]().double(), inputs, labels, "loop")
-    whole = clipped_sum(workspace, inputs, labels, 0.5)
+    whole = clipped_sums(workspace, inputs, labels, 0.5)()
     monkeypatch.setattr("coterie.compute.row_gradients.ROW_GRADIENTS", 1)
-    assert torch.allclose(clipped_sum(workspace, inputs, labels, 0.5), whole)
+    assert torch.allclose(clipped_sums(workspace, inputs, labels, 0.5)(), whole)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -129,10 +129,10 @@ def test_a_row_without_finite_gradient_counts_nothing(kernel):
     inputs, labels = client_of(6, 1, 0)
     model = MODELS["deep"]().double()
     others = workspace_of(model, inputs[1:], labels[1:], kernel)
-    expected = clipped_sum(others, inputs[1:], labels[1:], 1.0)
+    expected = clipped_sums(others, inputs[1:], labels[1:], 1.0)()
     workspace = workspace_of(model, inputs, labels, kernel)
     inputs[0] = math.inf
-    assert torch.allclose(clipped_sum(workspace, inputs, labels, 1.0), expected)
+    assert torch.allclose(clipped_sums(workspace, inputs, labels, 1.0)(), expected)
 
 
 def fit(local, clients=None, **settings):

@@ -58,13 +58,6 @@ def clipped_sums(
     return partial(_sum_of_gradients, workspace, inputs, labels, bound)
 
 
-def clipped_sum(
-    workspace: Workspace, inputs: Inputs, labels: Tensor, bound: float | None
-) -> Tensor:
-    """The sum that `clipped_sums` gives, once [d]."""
-    return clipped_sums(workspace, inputs, labels, bound)()
-
-
 def _sum_of_gradients(
     workspace: Workspace, inputs: Inputs, labels: Tensor, bound: float | None
 ) -> Tensor:

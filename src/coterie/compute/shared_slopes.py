@@ -15,7 +15,7 @@ from coterie.base.vector import Layout
 from coterie.compute.linear import counts, symmetric, too_long
 from coterie.contract.federation import Federation
 from coterie.contract.task import Form, Task
-from coterie.solvers import glm, pooling
+from coterie.solvers import glm, newton, pooling
 
 MOST_ROUNDS = 20
 """Rounds after which the steps end even where they have not converged: they take 3 to 7, unless a column tells the labels apart."""
@@ -144,7 +144,7 @@ def newton_round(
 
 
 def _stands(step: Tensor) -> bool:
-    return float(step.abs().max()) <= glm.TOLERANCE
+    return float(step.abs().max()) <= newton.TOLERANCE
 
 
 def _served(state: State) -> State:

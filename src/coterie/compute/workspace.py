@@ -113,7 +113,7 @@ class Workspace:
             known = known_kernel(
                 self.model, self.layout, self.loss, example, self.device
             )
-        # One client at a time needs no company, so `clipped_sum` takes it on every machine.
+        # One client at a time needs no company, so `clipped_sums` takes it on every machine.
         self.of_rows = known
         self.batched: Batched | None = None
         if known is not None and is_steady(known):

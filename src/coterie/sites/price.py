@@ -135,7 +135,7 @@ def events_of(
                 yield "number", told
             continue
         entries = _entries(task, field, arguments, layout)
-        if kind == CURVATURE and allowed.private and task.name in BOUND_SUMS:
+        if kind == CURVATURE and allowed.hides_rows_of(task.name):
             yield "update", 1  # the noise is that of the whole vector
         elif kind in (*VECTORS, "words"):
             behind_rows = squared_mu_of_training(allowed, task, arguments) is not None

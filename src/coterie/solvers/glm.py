@@ -26,19 +26,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.solvers import one_output
-from coterie.solvers.one_output import (
-    KNEE,
-    MOST_HALVINGS,
-    MOST_STEPS,
-    SUFFICIENT,
-    TOLERANCE,
-    OneFamily,
-)
+from coterie.solvers import newton, one_output
+from coterie.solvers.newton import MOST_HALVINGS, MOST_STEPS, TOLERANCE
+from coterie.solvers.one_output import KNEE, OneFamily
 
 __all__ = [
     "FAMILIES",
-    "TOLERANCE",
     "Derivatives",
     "Family",
     "Mode",
@@ -187,7 +180,7 @@ def _flat(weights: Tensor | None, leading: torch.Size) -> Tensor | None:
     return weights.expand(*leading, -1).reshape(-1, weights.shape[-1])
 
 
-def _unflatten(sums: one_output.Sums, leading: torch.Size) -> Moments:
+def _unflatten(sums: newton.Sums, leading: torch.Size) -> Moments:
     """The sums [B, ...] of problems with these leading dimensions [..., ...]."""
     return Moments(
         *(torch.from_numpy(part).view((*leading, *part.shape[1:])) for part in sums)
@@ -394,64 +387,40 @@ def mode(
         if row_weights is None:
             row_weights = torch.ones(len(inputs))
         row_weights = scale * row_weights.double()
-    theta = torch.zeros(*leading, precision.shape[-1], dtype=torch.float64)
-    about = torch.zeros_like(theta)
-    if centre is not None:
-        about = centre.double()
     of_one = rows_of_one_output(
         inputs, labels, family, outputs, _flat(row_weights, leading)
     )
-    if of_one is not None:
-        of_each = (
-            part.expand(theta.shape).reshape(-1, theta.shape[-1]).numpy()
-            for part in (precision, about)
+    size = precision.shape[-1]
+    shape = (*leading, size)
+
+    def look(at: newton.Array) -> newton.Sums:
+        if of_one is not None:
+            return of_one.look(at)
+        theta = torch.from_numpy(at).view(shape)
+        found = moments(
+            theta, inputs, labels, family, outputs, weights=row_weights, shared=shared
         )
-        with np.errstate(all="ignore"):
-            solved = one_output.mode(of_one, *of_each)
-        found = _unflatten(solved.rows, leading)
-        return Mode(
-            torch.from_numpy(solved.theta).view(theta.shape),
-            found,
-            found.curvature + torch.diag_embed(precision),
-            torch.from_numpy(solved.converged).view(tuple(leading)),
-            solved.looks,
+        return newton.Sums(
+            found.loglik.reshape(-1).numpy(),
+            found.gradient.reshape(-1, size).numpy(),
+            found.curvature.reshape(-1, size, size).numpy(),
         )
 
-    def look(at: Tensor) -> tuple[Moments, Tensor, Tensor]:
-        """Moments, penalised log likelihood and its gradient."""
-        rows = moments(
-            at, inputs, labels, family, outputs, weights=row_weights, shared=shared
-        )
-        off = at - about
-        value = rows.loglik - (precision * off.square()).sum(-1) / 2
-        return rows, value, rows.gradient - precision * off
-
-    rows, value, gradient = look(theta)
-    looks = 1
-    converged = torch.zeros(leading, dtype=torch.bool)
-    for _ in range(MOST_STEPS):
-        step = newton_step(rows.curvature + torch.diag_embed(precision), gradient)
-        # A problem that has ended stays: no bit of it depends on how long those beside it take.
-        step = torch.where(converged[..., None], 0.0, step)
-        converged = step.abs().amax(-1) <= TOLERANCE
-        gain = (gradient * step).sum(-1)
-        length = torch.ones_like(value)
-        tried = theta + step
-        for _ in range(MOST_HALVINGS):
-            new_rows, new_value, new_gradient = look(tried)
-            looks += 1
-            # Near the maximum values differ by rounding alone, which must not shorten a step.
-            rounding = 1e-12 * (1 + value.abs())
-            too_low = ~(new_value >= value + SUFFICIENT * length * gain - rounding)
-            if not bool(too_low.any()):
-                break
-            length = torch.where(too_low, length / 2, length)
-            tried = theta + length[..., None] * step
-        theta, rows, value, gradient = tried, new_rows, new_value, new_gradient
-        if bool(converged.all()):
-            break
-    curvature = rows.curvature + torch.diag_embed(precision)
-    return Mode(theta, rows, curvature, converged, looks)
+    about = torch.zeros_like(precision)
+    if centre is not None:
+        about = centre.double()
+    penalties = precision.expand(shape).reshape(-1, size).numpy()
+    centres = about.expand(shape).reshape(-1, size).numpy()
+    with np.errstate(all="ignore"):
+        solved = newton.climb(look, penalties, centres)
+    rows = _unflatten(solved.rows, leading)
+    return Mode(
+        torch.from_numpy(solved.theta).view(shape),
+        rows,
+        rows.curvature + torch.diag_embed(precision),
+        torch.from_numpy(solved.converged).view(tuple(leading)),
+        solved.looks,
+    )
 
 
 def intercepts(
@@ -521,18 +490,8 @@ def newton_step(curvature: Tensor, gradient: Tensor) -> Tensor:
         # One parameter, as the intercept of a client: a division, in a tenth of the time.
         slope = curvature[..., 0]
         return torch.where(slope > 0, gradient / slope.clamp(min=TINY), 0.0)
-    # With a diagonal of ones, what is singular does not depend on the units of columns.
-    scale = curvature.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-    scale = torch.where(scale > 0, scale, 1)
-    scaled = curvature / (scale[..., :, None] * scale[..., None, :])
-    uphill = gradient / scale
-    factor, failed = torch.linalg.cholesky_ex(scaled)
-    step = torch.cholesky_solve(uphill[..., None], factor)[..., 0]
-    # A factor with a pivot near 0 gives steps that rounding alone decides.
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-    singular = (failed != 0) | (pivots < 1e-12)
-    if bool(singular.any()):
-        inverse = torch.linalg.pinv(scaled[singular], rtol=1e-11, hermitian=True)
-        step = step.clone()
-        step[singular] = (inverse @ uphill[singular][..., None])[..., 0]
-    return step / scale
+    size = gradient.shape[-1]
+    steps = newton.step(
+        curvature.reshape(-1, size, size).numpy(), gradient.reshape(-1, size).numpy()
+    )
+    return torch.from_numpy(steps).view(gradient.shape)

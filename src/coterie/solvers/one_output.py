@@ -1,7 +1,7 @@
-r"""Newton's method of `coterie.solvers.glm` for models of one output: two classes, a number, or a count.
+"""The sums of `coterie.solvers.glm` over rows, for models of one output: two classes, a number, or a count.
 
-At a client of some hundred rows a call costs more than its arithmetic. So these are in NumPy, whose calls cost a third of torch's, and
-nothing is made for outputs that are not there. Matrices are multiplied and factorised by torch, as they are for other models.
+They are in NumPy, as `coterie.solvers.newton` is, and nothing is made for outputs that are not there. Matrices are multiplied by
+torch, as they are for other models.
 
 B problems over the same rows are solved side by side: theta [B, P], slopes and then the intercept, and row weights [B, n].
 """
@@ -16,18 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from coterie.solvers.newton import MOST_HALVINGS, MOST_STEPS, TOLERANCE, Array, Sums
 
-TOLERANCE = 1e-9
-"""A Newton step shorter than this in each parameter is the last one; what is left is its square."""
-MOST_STEPS = 100
-MOST_HALVINGS = 30
-SUFFICIENT = 1e-4
-"""Share of the predicted gain that a step must bring (Armijo)."""
-LEAST_PIVOT = 1e-6
-"""Square root of the least share of a column's curvature that the columns before it may leave."""
-MOST_AT_ONCE = 64
-"""Parameters up to which NumPy's solver stays in one thread, so that no bit depends on how many there are."""
 EVERY = slice(None)
 KNEE = 2.0
 """Output from which on a rate grows as its tangent does (`coterie.base.hazards.rates_of`)."""
@@ -74,23 +64,6 @@ def count(z: Array, labels: Array) -> Slopes:
     # Beyond the knee the rate is straight, and its logarithm bends.
     bend = np.where(z <= KNEE, expected, seen / (beyond * beyond))
     return Slopes(loglik, seen / beyond - expected, bend)
-
-
-class Sums(NamedTuple):
-    """Sums over rows: log likelihood [B], its gradient [B, P], and minus the second derivative [B, P, P]."""
-
-    loglik: Array
-    gradient: Array
-    curvature: Array
-
-
-class Solved(NamedTuple):
-    """Modes [B, P], the sums of the rows there, whether the steps ended [B], and how often all rows were looked at."""
-
-    theta: Array
-    rows: Sums
-    converged: NDArray[np.bool_]
-    looks: int
 
 
 class Rows:
@@ -182,89 +155,6 @@ def _triangle(
 def multiply(left: Array, right: Array) -> Array:
     """The product of two matrices, by torch, as it is elsewhere."""
     return (torch.from_numpy(left) @ torch.from_numpy(right)).numpy()
-
-
-def mode(rows: Rows, precision: Array, centre: Array) -> Solved:
-    """The modes under penalties [B, P] about centres [B, P]; see `coterie.solvers.glm.mode`."""
-    theta = np.zeros_like(precision)
-    diagonal = np.arange(precision.shape[-1])
-
-    def look(at: Array) -> tuple[Sums, Array, Array]:
-        """Sums, penalised log likelihood and its gradient."""
-        sums = rows.look(at)
-        off = at - centre
-        pull = precision * off
-        return sums, sums.loglik - (pull * off).sum(-1) / 2, sums.gradient - pull
-
-    sums, value, gradient = look(theta)
-    looks = 1
-    converged = np.zeros(len(theta), dtype=bool)
-    for _ in range(MOST_STEPS):
-        curvature = sums.curvature.copy()
-        curvature[:, diagonal, diagonal] += precision
-        step = newton_step(curvature, gradient)
-        # A problem that has ended stays: no bit of it depends on how long those beside it take.
-        step[converged] = 0.0
-        converged = np.abs(step).max(-1) <= TOLERANCE
-        gain = (gradient * step).sum(-1)
-        length = np.ones_like(value)
-        tried = theta + step
-        for _ in range(MOST_HALVINGS):
-            new_sums, new_value, new_gradient = look(tried)
-            looks += 1
-            # Near the maximum values differ by rounding alone, which must not shorten a step.
-            rounding = 1e-12 * (1 + np.abs(value))
-            too_low = ~(new_value >= value + SUFFICIENT * length * gain - rounding)
-            if not too_low.any():
-                break
-            length = np.where(too_low, length / 2, length)
-            tried = theta + length[:, None] * step
-        theta, sums, value, gradient = tried, new_sums, new_value, new_gradient
-        if converged.all():
-            break
-    return Solved(theta, sums, converged, looks)
-
-
-def newton_step(curvature: Array, gradient: Array) -> Array:
-    """curvature^-1 gradient [B, P]; see `coterie.solvers.glm.newton_step`."""
-    size = gradient.shape[-1]
-    if len(gradient) == 1 and size <= MOST_AT_ONCE:
-        found = _one_step(curvature, gradient)
-        if found is not None:
-            return found
-    diagonal = curvature.diagonal(axis1=-2, axis2=-1)
-    # With a diagonal of ones, what is singular does not depend on the units of columns.
-    scale = np.sqrt(np.maximum(diagonal, 0))
-    scale = np.where(scale > 0, scale, 1.0)
-    scaled = torch.from_numpy(curvature / (scale[:, :, None] * scale[:, None, :]))
-    uphill = torch.from_numpy(gradient / scale)
-    factor, failed = torch.linalg.cholesky_ex(scaled)
-    step = torch.cholesky_solve(uphill[..., None], factor)[..., 0]
-    # A factor with a pivot near 0 gives steps that rounding alone decides.
-    pivots = factor.numpy().diagonal(axis1=-2, axis2=-1).min(-1)
-    singular = (failed.numpy() != 0) | (pivots < LEAST_PIVOT)
-    if singular.any():
-        where = torch.from_numpy(singular)
-        inverse = torch.linalg.pinv(scaled[where], rtol=1e-11, hermitian=True)
-        step[where] = (inverse @ uphill[where][..., None])[..., 0]
-    steps: Array = step.numpy() / scale
-    return steps
-
-
-def _one_step(curvature: Array, gradient: Array) -> Array | None:
-    """The same for one problem in a third of the time; None where the curvature is close to singular, or no curvature."""
-    scale = np.sqrt(curvature.diagonal(axis1=-2, axis2=-1))
-    scaled = curvature / (scale[:, :, None] * scale[:, None, :])
-    try:
-        factor = np.linalg.cholesky(scaled)
-    except np.linalg.LinAlgError:
-        return None
-    pivots = factor.diagonal(axis1=-2, axis2=-1)
-    if not pivots.min() >= LEAST_PIVOT:
-        return None
-    uphill = (gradient / scale)[..., None]
-    step: Array = np.linalg.solve(scaled, uphill)[..., 0] / scale
-    return step
 
 
 def intercept(rows: Rows, slopes: Array, ridge: float, start: float) -> Array:

@@ -21,7 +21,6 @@ call take and return tensors. Matrices are inverted by torch.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -192,10 +191,12 @@ class Sums(NamedTuple):
 
 def _summed(terms: Any, slopes: int) -> Sums:
     """The sums over clients of their terms [m, 5 D + C + 2], in the order of the values."""
-    summed: Any = np.sort(terms, axis=-2).sum(-2)
-    ends = [*(slopes * k for k in range(6)), 5 * slopes + 1, terms.shape[-1] - 1]
-    limits = itertools.pairwise([*ends, terms.shape[-1]])
-    return Sums(*(summed[..., low:high] for low, high in limits))
+    total: Any = np.sort(terms, axis=-2).sum(-2)
+    intercepts = terms.shape[-1] - 5 * slopes - 2
+    widths = (*[slopes] * 5, 1, intercepts, 1)
+    ends = np.cumsum(widths)
+    pieces: Any = np.split(total, ends[:-1], axis=-1)
+    return Sums(*pieces)
 
 
 class Pooled(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.solvers import glm, one_output
+from coterie.solvers import glm, newton, one_output
 
 __all__ = ["Profile", "fit_shared_slopes", "own_intercepts", "profile"]
 
@@ -153,15 +153,15 @@ def fit_shared_slopes(
         return value, gradients.sum(0) - ridge * at, curvatures.sum(0) + penalty, own
 
     value, gradient, curvature, intercepts = look(slopes, intercepts)
-    for _ in range(one_output.MOST_STEPS):
+    for _ in range(newton.MOST_STEPS):
         step = glm.newton_step(curvature, gradient)
-        for _ in range(one_output.MOST_HALVINGS):
+        for _ in range(newton.MOST_HALVINGS):
             tried = look(slopes + step, intercepts)
             if tried[0] >= value - 1e-12 * (1 + value.abs()):
                 break
             step = step / 2
         slopes = slopes + step
         value, gradient, curvature, intercepts = tried
-        if float(step.abs().max()) <= one_output.TOLERANCE:
+        if float(step.abs().max()) <= newton.TOLERANCE:
             break
     return slopes, intercepts
