@@ -50,6 +50,19 @@ def test_meritfed_is_not_run_unasked_where_no_kernel_has_the_loss(
     assert named == ["local", "meritfed"]
 
 
+def entries(*typed: str) -> dict[str, dict[str, object]]:
+    given = build_parser().parse_args(["compare", *typed])
+    tables = tables_of_command(given)
+    return {label_of(entry): entry for entry in tables["methods"]}
+
+
+def test_a_method_that_is_named_has_all_repeats() -> None:
+    assert "seeds" in entries("nhefs")["fedavg"]
+    named = entries("nhefs", "--methods", "local,fedavg,partial")
+    trained = entries("nhefs", "--model", "mlp")
+    assert "seeds" not in {**named["fedavg"], **trained["fedavg"]}
+
+
 @pytest.mark.parametrize(
     "typed",
     [

@@ -26,9 +26,15 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def preset_methods(name: str) -> list[dict[str, Any]]:
-    """The [[methods]] entries of that preset, and further ones whose arguments it knows although it does not run them unasked."""
+    """The [[methods]] entries of that preset, and further ones whose arguments it knows although it does not run them unasked.
+
+    A method that somebody names has all repeats, also one that stands for contrast in the preset.
+    """
     tables = _preset(name)
-    return [*tables.get("methods", []), *tables.get("others", [])]
+    entries = [*tables.get("methods", []), *tables.get("others", [])]
+    for entry in entries:
+        entry.pop("seeds", None)
+    return entries
 
 
 def trained_methods(name: str) -> list[dict[str, Any]]:
