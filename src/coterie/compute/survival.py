@@ -94,13 +94,16 @@ def kaplan_meier(
     >>> [round(curve.at(t), 3) for t in (0.5, 1, 2, 3)]
     [1.0, 0.667, 0.667, 0.0]
     """
-    entry, time, event = np.asarray(rows, dtype=float).reshape(-1, 3).T
-    counted = (event > 0) != censoring
-    times = np.unique(time[counted])
-    w = np.ones(len(time))
+    table = np.asarray(rows, dtype=float).reshape(-1, 3)
+    w = np.ones(len(table))
     if weights is not None:
         w = np.asarray(weights, dtype=float)
+        # Of a row that weighs nothing neither time nor event is seen.
+        table, w = table[w > 0], w[w > 0]
         w = w * effective_rows(w) / max(float(w.sum()), TINY)
+    entry, time, event = table.T
+    counted = (event > 0) != censoring
+    times = np.unique(time[counted])
 
     def at_times(chosen: NDArray[np.bool_]) -> Vector:
         """Weight of the chosen rows whose time is each of `times`."""
@@ -232,9 +235,11 @@ def brier_at(
     0.025
     """
     table = np.asarray(rows, dtype=float).reshape(-1, 3)
-    from_start = table[:, 0] <= 0
-    table, predicted = table[from_start], np.asarray(survival, dtype=float)[from_start]
-    own = None if weights is None else np.asarray(weights, dtype=float)[from_start]
+    counted = table[:, 0] <= 0
+    if weights is not None:
+        counted &= np.asarray(weights, dtype=float) > 0
+    table, predicted = table[counted], np.asarray(survival, dtype=float)[counted]
+    own = None if weights is None else np.asarray(weights, dtype=float)[counted]
     _, time, event = table.T
     if not len(table) or not (time >= horizon).any():
         return None
@@ -252,7 +257,7 @@ def brier_at(
         errors[alive] = (1 - predicted[alive]) ** 2 / until_horizon
     score = float(errors.mean())
     if own is not None:
-        score = float(own @ errors / own.sum()) if own.any() else math.nan
+        score = float(own @ errors / own.sum())
     return score if math.isfinite(score) else None
 
 
