@@ -326,6 +326,29 @@ def test_ctrl_c_before_the_first_round(driver, tmp_path):
     assert "Traceback" not in shown.err
 
 
+def started(folder, *settings):
+    """A comparison in a process group of its own, whose first model is saved."""
+    # At a moment that nobody chose: a file that is being opened just then is closed when it is collected, and Python warns of it.
+    warned = {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}
+    command = (sys.executable, "-m", "coterie", "compare", "heart-disease", *settings)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**environment(), **warned},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    saved = folder / "run" / "checkpoint" / "local-0" / "checkpoint.safetensors"
+    until = time.monotonic() + 60
+    while not saved.exists():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return process
+
+
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
     settings = (
         "--methods",
@@ -339,35 +362,14 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
         "--no-report",
     )
     settings += ("--workers", "2")
-    # At a moment that nobody chose: a file that is being opened just then is closed when it is collected, and Python warns of it.
-    warned = {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "coterie",
-            "compare",
-            "heart-disease",
-            *settings,
-            "--out",
-            "run",
-        ],
-        cwd=tmp_path,
-        env={**environment(), **warned},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    until = time.monotonic() + 60
-    while not (
-        tmp_path / "run" / "checkpoint" / "local-0" / "checkpoint.safetensors"
-    ).exists():
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
-    _, err = process.communicate(timeout=60)
+    # On a busy machine the run may end before it is told: then another one is.
+    for _ in range(10):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        process = started(tmp_path, *settings, "--out", "run")
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+        _, err = process.communicate(timeout=60)
+        if process.returncode != 0:
+            break
     assert process.returncode == 130
     assert "Traceback" not in err
     with pytest.raises(ProcessLookupError):
