@@ -32,10 +32,10 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ##! eight registries of real people: does federating help each of them? (a quarter of a minute once installed)
+demo: $(VENV)/.demo  ##! eight registries of real people: does federating help each of them? (half a minute once installed)
 	$(BIN)/coterie compare nhefs
 
-test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (5 minutes on 2 quiet cores, longer beside other work; IN_TURN=all: a quarter of an hour)
+test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (7 minutes on 2 quiet cores, longer beside other work; IN_TURN=all: 20 minutes)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q $(if $(IN_TURN),--in-turn $(IN_TURN))
 
 test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, the experiments and their pages, and the report in a browser where there is one, and the built documentation
