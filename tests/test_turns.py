@@ -42,26 +42,33 @@ markers = ["in_turn: a seventh"]
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A project of its own with this one's conftest.py."""
-    made = tmp_path_factory.mktemp("turns")
-    (made / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+def project_in(made, tests):
+    """A project of its own there, with this one's conftest.py and list of allowed skips."""
+    for name in ("conftest.py", "tests/skips.toml"):
+        copied = made / name
+        copied.parent.mkdir(exist_ok=True)
+        copied.write_text((ROOT / name).read_text())
     (made / "pyproject.toml").write_text(SETTINGS)
-    (made / "test_mine.py").write_text(TESTS)
-    (made / "tests").mkdir()
-    rules = (ROOT / "tests" / "skips.toml").read_text()
-    (made / "tests" / "skips.toml").write_text(rules)
+    (made / "test_mine.py").write_text(tests)
     return made
 
 
-def pytest_in(folder, *options):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return project_in(tmp_path_factory.mktemp("turns"), TESTS)
+
+
+def pytest_in(folder, *options, in_ci=False):
     """What a pytest of its own says there, without the plugins that are installed here, which it would take time to import."""
-    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # CI runs this file, too: what its own run is told does not count there.
+    environment.pop("COTERIE_CI", None)
+    if in_ci:
+        environment["COTERIE_CI"] = "1"
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=folder,
-        env=alone,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -87,10 +94,7 @@ def test_a_text_draws_a_seventh_and_some_text_draws_each(folder):
 
 
 def test_a_case_that_is_to_stay_is_there(tmp_path):
-    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
-    (tmp_path / "pyproject.toml").write_text(SETTINGS)
-    (tmp_path / "test_mine.py").write_text(NO_SUCH_CASE)
-    ended = pytest_in(tmp_path, "--collect-only")
+    ended = pytest_in(project_in(tmp_path, NO_SUCH_CASE), "--collect-only")
     assert ended.returncode == pytest.ExitCode.INTERRUPTED
     assert "test_some_cases_stay has no case 'thirst' to stay" in ended.stdout
 
@@ -99,13 +103,12 @@ def test_a_case_that_is_to_stay_is_there(tmp_path):
     ("reason", "status"),
     [("torch finds no GPU here", 1), ("no chromium on this machine", 0)],
 )  # the first is allowed in one file alone
-def test_ci_fails_on_a_skip_that_nobody_allows(folder, reason, status, monkeypatch):
+def test_ci_fails_on_a_skip_that_nobody_allows(folder, reason, status):
     place = folder / "tests" / "test_skipped.py"
     place.write_text(
         f'import pytest\n@pytest.mark.skip("{reason}")\ndef test_a(): pass\n'
     )
-    monkeypatch.setenv("COTERIE_CI", "1")
-    ended = pytest_in(folder, "-q", str(place))
+    ended = pytest_in(folder, "-q", str(place), in_ci=True)
     assert ended.returncode == status
     assert (f"was skipped: Skipped: {reason}" in ended.stdout) == bool(status)
 
