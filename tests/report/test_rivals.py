@@ -24,6 +24,7 @@ from coterie.study import rivals
 from coterie.study.sweep import run_experiment
 
 sklearn = pytest.importorskip("sklearn.ensemble")
+threadpoolctl = pytest.importorskip("threadpoolctl")  # comes with scikit-learn
 
 ALONE, BETTER = (0.80, 0.78, 0.80, 0.45), (0.90, 0.88, 0.90, 0.42)
 
@@ -115,6 +116,33 @@ def test_numbers_are_predicted_by_a_regressor() -> None:
     losses = losses_of_numbers(inputs, inputs[:, 0] * 2, tested, tested[:, 0] * 2)
     assert losses.shape == (9,)
     assert losses.mean() < 1.0
+
+
+@pytest.mark.parametrize("called", ["fit", "predict", "predict_proba"])
+def test_trees_use_one_thread_whatever_the_process_has(
+    called: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, of_numbers = sklearn.HistGradientBoostingClassifier, called == "predict"
+    if of_numbers:
+        usual = sklearn.HistGradientBoostingRegressor
+    used = []
+
+    def watched(self: Any, *arguments: Any, **named: Any) -> Any:
+        pools = threadpoolctl.threadpool_info()
+        used.extend(pool["num_threads"] for pool in pools)
+        return as_it_is(self, *arguments, **named)
+
+    as_it_is = getattr(usual, called)
+    monkeypatch.setattr(usual, called, watched)
+    inputs = np.random.default_rng(0).normal(size=(40, 2))
+    labels = (inputs[:, 0] > 0).astype(int)
+    with threadpoolctl.threadpool_limits(2):
+        if of_numbers:
+            losses_of_numbers(inputs, inputs[:, 0], inputs, inputs[:, 0])
+        else:
+            losses_of_classes(inputs, labels, inputs, labels)
+    assert used
+    assert set(used) == {1}
 
 
 def table(folder: Path, numbers: bool = False) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -72,8 +73,9 @@ def losses_of_classes(
     shares = np.zeros((len(tested), classes))
     present = np.unique(labels)
     if len(present) > 1:
-        model = _fit("Classifier", inputs, labels, weights)
-        shares[:, model.classes_] = model.predict_proba(tested)
+        with _one_thread():
+            model = _fit("Classifier", inputs, labels, weights)
+            shares[:, model.classes_] = model.predict_proba(tested)
     else:
         shares[:, present[0]] = 1.0
     absent = np.setdiff1d(np.arange(classes), present)
@@ -91,7 +93,8 @@ def losses_of_numbers(
     weights: Vector | None = None,
 ) -> Vector:
     """Squared error [tested rows] of boosted trees; arguments as of `losses_of_classes`, with numbers as labels."""
-    predicted = _fit("Regressor", inputs, labels, weights).predict(tested)
+    with _one_thread():
+        predicted = _fit("Regressor", inputs, labels, weights).predict(tested)
     return np.asarray((predicted - tested_labels) ** 2, dtype=float)
 
 
@@ -103,11 +106,18 @@ def _fit(
     if weights is not None:
         # Trees ask a leaf for a weight of its own: in which unit rows weigh must mean nothing.
         weights = weights / weights.mean()
-    # Of several threads that are forked none may wait for another.
-    with _threads().limit(limits=1):
-        model = getattr(ensemble, f"HistGradientBoosting{kind}")
-        unfitted = model(**SETTINGS, random_state=0)
-        return unfitted.fit(inputs, labels, sample_weight=weights)
+    model = getattr(ensemble, f"HistGradientBoosting{kind}")
+    unfitted = model(**SETTINGS, random_state=0)
+    return unfitted.fit(inputs, labels, sample_weight=weights)
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Fit and predict in one thread.
+
+    Of several threads that are forked none may wait for another. And on a busy machine threads that wait for each other
+    predict a hundred rows in .4 s instead of .001.
+    """
+    return _threads().limit(limits=1)
 
 
 @functools.cache
