@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -35,8 +36,10 @@ from coterie.run.files import PAIRED
 from coterie.samplers.weighted import class_counts
 from coterie.sites.backend import Sites
 from coterie.sites.comparisons import comparisons, note_outcomes, paired_errors
+from coterie.sites.home_verdict import verdict_lines
 from coterie.sites.log import entries
 from coterie.sites.plan_words import in_words
+from coterie.sites.rows import SiteRows
 from coterie.sites.secret_noise import key_file
 from coterie.sites.server import Remote
 from coterie.study.compare import Comparison
@@ -561,6 +564,43 @@ def test_boosted_trees_of_a_site_are_those_of_one_machine(in_folds):
         found = decode(path.read_bytes())
         assert {*found} <= {*expected}
         assert any(torch.equal(found["boosted_loss"], own) for own in losses)
+
+
+def outcomes_with_trees(hospital, seeds):
+    """Let the hospital note its models of both folds of these seeds."""
+    for seed, fold, method in itertools.product(seeds, (0, 1), ("local", "fedavg")):
+        hospital.begin(pair=f"{method}-{seed}-k{fold}")
+        x = hospital.x + (method == "fedavg") / 10
+        hospital.ask(note_outcomes, x=x, seed=seed, round=1)
+
+
+def test_trees_are_compared_once_all_their_repeats_are_noted(tmp_path):
+    """Also by a site that was started anew since, and by its own person: a difference of fewer would be told a second time."""
+    pytest.importorskip("sklearn")
+    hospital = Hospital(
+        tmp_path,
+        methods=[{"name": "local"}, {"name": "fedavg"}],
+        split={"folds": 2},
+        seeds=2,
+        rounds=1,
+    )
+    folder = hospital.folder / "kept"
+
+    def told():
+        """Against trees: what a new process of the site would tell, and its line for a person there."""
+        rows = SiteRows("hungary", hospital.settings, folder, hospital.approved)
+        kept = rows._run_notes({"run": hospital.run})
+        lines = verdict_lines(hospital.approved, hospital.settings, folder)
+        (line,) = (one for one in lines if "fedavg against boosted trees" in one)
+        return kept.compare("fedavg", BOOSTED, "loss"), line
+
+    outcomes_with_trees(hospital, (0,))
+    paired, line = told()
+    assert paired is None
+    assert line.endswith("no model yet")
+    outcomes_with_trees(hospital, (1,))
+    paired, line = told()
+    assert f"log-loss {paired.value:.3f} ({paired.gap:+.3f}" in line
 
 
 def test_behind_secret_noise_no_trees_are_fitted(tmp_path):

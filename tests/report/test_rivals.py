@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +146,34 @@ def test_trees_use_one_thread_whatever_the_process_has(
             losses_of_classes(inputs, labels, inputs, labels)
     assert used
     assert set(used) == {1}
+
+
+FIRST_TREES = """
+import numpy as np
+from threadpoolctl import threadpool_info
+from coterie.compute import boosted
+
+fit = boosted._fit
+
+def watched(*arguments):
+    fitted = fit(*arguments)
+    print({pool["num_threads"] for pool in threadpool_info()})
+    return fitted
+
+boosted._fit = watched
+inputs = np.linspace(0, 1, 40)[:, None]
+boosted.losses_of_numbers(inputs, inputs[:, 0], inputs, inputs[:, 0])
+"""
+
+
+def test_the_first_trees_of_a_process_use_one_thread_too() -> None:
+    """scikit-learn, which comes with them, brings threads of its own."""
+    several = {**os.environ, "OMP_NUM_THREADS": "3"}
+    command = [sys.executable, "-c", FIRST_TREES]
+    ended = subprocess.run(
+        command, env=several, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["{1}"]
 
 
 def table(folder: Path, numbers: bool = False) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def _one_thread() -> AbstractContextManager[Any]:
 @functools.cache
 def _threads() -> Any:
     """The pools of threads of this process, which are looked for once: that takes a tenth of a fit."""
+    # Else scikit-learn's own pool, which comes with it, would not be among them.
+    load_trees()
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

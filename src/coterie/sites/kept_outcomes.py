@@ -44,7 +44,8 @@ class KeptOutcomes:
         veil: hides what one row adds to what is told; None where the plan has no secret noise.
         now: method, seed and fold that run now, the client and its model; None where nothing can be noted.
         baseline: label of the method that trains each client alone; losses of boosted trees are kept beside its own.
-        boosted: seeds of the repeats in which these are fitted; none where they are no rival.
+        boosted: seeds of the repeats in which these are fitted; a difference to them is told if all of these are there.
+        fits_trees: whether they are fitted here, beside what is noted; they are not where they are no rival.
         mean_weight: of all rows of the site, by which the weights of test rows are divided; 1 where they have none.
     """
 
@@ -59,11 +60,13 @@ class KeptOutcomes:
         *,
         baseline: str = "",
         boosted: Sequence[int] = (),
+        fits_trees: bool = False,
         mean_weight: float = 1.0,
     ) -> None:
         self._folder, self._turns, self._least, self._now = folder, turns, least, now
         self._key, self._veil = key, veil
         self._baseline, self._boosted = baseline, boosted
+        self._fits_trees = fits_trees
         self._mean_weight = mean_weight
 
     def note(self, x: Tensor) -> bool:
@@ -83,7 +86,8 @@ class KeptOutcomes:
         outcomes = of_rows(workspace, client, client.train.labels, scale)
         if "weights" in outcomes:
             outcomes["weights"] = outcomes["weights"] / self._mean_weight
-        if pair in self._trainings_of(self._baseline, self._boosted):
+        with_trees = self._trainings_of(self._baseline, self._boosted)
+        if self._fits_trees and pair in with_trees:
             outcomes |= losses_of_boosted(workspace, [client.train], client.test)
         if self._veil is not None:
             outcomes |= {

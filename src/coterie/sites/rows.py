@@ -801,11 +801,10 @@ class SiteRows:
             self.settings.minimum_cell,
             self._key,
         )
-        boosted: Sequence[int] = ()
+        fits_trees = False
         may_fit = fits_boosted_at_sites(self.experiment) and can_fit()
         if self.shard is not None and may_fit:
-            is_rival = wants_boosted(self.experiment, self.shard.clients)
-            boosted = seeds_of_boosted(self.experiment) if is_rival else ()
+            fits_trees = wants_boosted(self.experiment, self.shard.clients)
         veil = None
         if self.approved.private or self.approved.secret:
             veil = KeyedVeil(self._key, self.approved.metric_noise)
@@ -814,7 +813,9 @@ class SiteRows:
             veil,
             now,
             baseline=baseline_of(self.experiment),
-            boosted=boosted,
+            # Also before a model is here, so that no difference is told over fewer repeats than it will have.
+            boosted=seeds_of_boosted(self.experiment),
+            fits_trees=fits_trees,
             mean_weight=self._mean_weight,
         )
 
