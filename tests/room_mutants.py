@@ -8,7 +8,8 @@ mutant means the same. Those that mean the same are listed in `tests/equivalent.
     PYTHONPATH=tests python -m room_mutants report [--number 40] [--seed 20261129] [--jobs N] [--only PLACE]
     PYTHONPATH=tests python -m room_mutants --map [TESTS ...]
 
-The map (`.mutants/map.json`) is made of the whole fast suite, or with `--map` of some tests, which are added to it.
+The map (`.mutants/map.json`) is made of the whole fast suite, or with `--map` of some tests, which are added to it. A test
+that it names runs with all its cases, also with those in turn.
 Test files of its folders that have changed or come since are measured again before a run.
 """
 
@@ -358,7 +359,7 @@ def measure(tests: Sequence[str]) -> Map:
         settings.write_text(COVERAGE.format(source=ROOT / SOURCE, data=data))
         times = Path(folder, "times.json")
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}"]
-        command += ["-m", "pytest", "-q", "-p", "room_mutants", "--in-turn", "all"]
+        command += ["-m", "pytest", "-q", "-p", "room_mutants"]
         command += tests
         environment = {
             **os.environ,
@@ -403,6 +404,9 @@ def _by_test_file(data: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
         numbers.setdefault(file + READING, []).append(len(tests))
         tests.append((name, round(took, 3)))
     for path in data.measured_files():
+        # Functions that Jinja makes bear the file of their template.
+        if Path(path).suffix != ".py":
+            continue
         code = Path(path).read_text()
         texts = code.splitlines()
         within_functions = lines_of_functions(code)

@@ -218,13 +218,13 @@ def test_a_test_file_that_changed_or_came_is_measured_again(tmp_path):
 
 
 class Covered:
-    """As data of coverage: a file, and the contexts of its lines."""
+    """As data of coverage: a file, and the contexts of its lines; and a template, whose functions bear its name."""
 
     def __init__(self, path, contexts):
         self.path, self.contexts = path, contexts
 
     def measured_files(self):
-        return [str(self.path)]
+        return [str(self.path), str(self.path.with_name("page.html"))]
 
     def contexts_by_lineno(self, path):
         return self.contexts
@@ -237,6 +237,7 @@ def test_what_runs_as_a_test_file_is_read_counts_for_all_of_its_tests(
     source = tmp_path / SOURCE / "m.py"
     source.parent.mkdir(parents=True)
     source.write_text("x = 1\ndef f():\n    return x\n")
+    source.with_name("page.html").write_text("{{ x }} ± {{ y }}\n")
     (tmp_path / "test_a.py").write_text("")
     contexts = {
         1: ["test_a.py::"],

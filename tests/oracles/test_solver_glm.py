@@ -50,6 +50,32 @@ def test_moments_are_the_derivatives_of_torchs_losses(kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_at_one_theta_with_weights_of_several_problems(kind: str) -> None:
+    inputs, labels = rows(kind)
+    theta = torch.linspace(-1, 1, KINDS[kind] * 5).double()
+    weights = torch.rand(2, 3, 60, generator=torch.Generator().manual_seed(0))
+    family, outputs = glm.FAMILIES[kind], KINDS[kind]
+    together = glm.moments(theta, inputs, labels, family, outputs, weights=weights)
+    alone = glm.moments(theta, inputs, labels, family, outputs, weights=weights[1, 2])
+    for of_all, of_one in zip(together, alone, strict=True):
+        torch.testing.assert_close(of_all[1, 2], of_one)
+
+
+@pytest.mark.parametrize("problems", [(), (2,)])
+def test_a_step_where_nothing_bends_is_short_and_silent(
+    problems: tuple[int, ...],
+) -> None:
+    """As of a column of zeros without a ridge; warnings are errors here."""
+    curvature = torch.diag(torch.tensor([4.0, 0.0, 1.0])).double()
+    gradient = torch.tensor([2.0, 0.0, 3.0]).double()
+    step = glm.newton_step(
+        curvature.expand(*problems, 3, 3), gradient.expand(*problems, 3)
+    )
+    expected = torch.tensor([0.5, 0.0, 3.0]).double().expand(*problems, 3)
+    torch.testing.assert_close(step, expected)
+
+
 def test_outputs_with_the_same_slopes_have_the_derivatives_of_one_score() -> None:
     inputs, labels = rows("classes")
     theta = torch.linspace(-1, 1, 7).double()

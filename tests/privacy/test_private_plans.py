@@ -164,6 +164,10 @@ def test_a_site_without_an_epsilon_refuses_such_a_plan_with_a_cure(tmp_path):
         ({"methods": [*PRIVATE["methods"], {"name": "centralised"}]}, "leave it out"),
         ({"privacy": {}, "local": SIMULATED}, "write \\[privacy\\]"),
         ({"methods": [{**FEDAVG, "name": "scaffold"}]}, "take fedavg"),
+        (
+            {"methods": [*PRIVATE["methods"], {"name": "local", "local": SIMULATED}]},
+            "models stay at home; leave it out",
+        ),
     ],
 )
 def test_a_plan_that_tells_more_than_its_noise_is_refused(tmp_path, changed, cure):

@@ -160,6 +160,20 @@ def test_without_noise_and_bound_it_is_plain_training_on_all_rows(more):
     assert torch.allclose(private.x, plain.x, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("inputs", [torch.int64, torch.uint8, torch.float32])
+@pytest.mark.parametrize("clip", [None, 100.0])
+def test_a_constant_model_has_inputs_of_any_type(inputs, clip):
+    labels = torch.arange(30.0).reshape(10, 3)
+    rows = torch.zeros(10, 1, dtype=inputs), labels
+    clients = ct.data.from_tensors([rows, rows], task="regression")
+    plain = fit(steps(), clients, model="mean", rounds=2)
+    private = fit(
+        steps(private=ct.RowNoise(0.0, clip)), clients, model="mean", rounds=2
+    )
+    assert plain.x.abs().min() > 0
+    assert torch.allclose(private.x, plain.x, rtol=1e-5)
+
+
 def test_the_noise_of_a_step_has_the_stated_deviation_and_is_never_drawn_twice():
     model, noise = nn.Linear(400, 1).double(), 3.0
     clients = ct.data.from_tensors(

@@ -117,7 +117,8 @@ def _one_thread() -> AbstractContextManager[Any]:
     Of several threads that are forked none may wait for another. And on a busy machine threads that wait for each other
     predict a hundred rows in .4 s instead of .001.
     """
-    return _threads().limit(limits=1)
+    limited: AbstractContextManager[Any] = _threads().limit(limits=1)
+    return limited
 
 
 @functools.cache

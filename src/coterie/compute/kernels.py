@@ -749,7 +749,8 @@ class ClippedSums:
         row_weights: Tensor | None,
     ) -> None:
         self._kernel, self._bound = kernel, bound
-        rows = inputs.flatten(1)
+        # Of a constant model inputs may be of any type: none of them is multiplied.
+        rows = inputs.flatten(1).to(x.dtype)
         first = kernel.layers[0]
         squares = rows.new_zeros(len(rows))
         if first.inputs:

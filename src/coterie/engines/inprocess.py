@@ -202,7 +202,7 @@ class InProcessEngine(LocalEngine):
 
     def close(self) -> None:
         """End the worker processes, and forget the rows that were read."""
-        # They know the workspace that keeps them, which would wait for the garbage collector.
+        # Calls know the workspace that keeps them, which would wait for the garbage collector.
         self._shard.workspace.kept_calls.clear()
         self._shard.workspace.kept_linear = None, {}
         if self._workers is not None:

@@ -111,7 +111,10 @@ class Approved:
             filters = filters_of(method, experiment.filters)
             tell: tuple[str, ...] = ()
             metric_noise = self.metric_noise
-            noise = noise_by_row(method)
+            noise = None
+            # A reference's own model comes without noise, and its evaluation would tell of each row.
+            if not method.is_reference:
+                noise = noise_by_row(method)
             if experiment.privacy is not None and noise is not None:
                 tell = experiment.privacy.tell
                 metric_noise = noise.noise_multiplier

@@ -282,9 +282,14 @@ def _check_privacy(experiment: Experiment, path: Path) -> None:
         _check_no_simulated_noise(experiment, path)
         return
     for entry in experiment.methods:
-        if experiment.build_method(entry).is_reference and entry.name != "local":
+        method = experiment.build_method(entry)
+        if method.is_reference and entry.name != "local":
             raise InputError(
                 f"{path}: method {entry.label!r} is a yardstick that trains without noise; leave it out beside [privacy]"
+            )
+        if method.is_reference and noise_by_row(method) is not None:
+            raise InputError(
+                f"{path}: private of method {entry.label!r} hides nothing, since its models stay at home; leave it out"
             )
         if experiment.privacy.tell and _makes_own_model(experiment, entry):
             raise InputError(

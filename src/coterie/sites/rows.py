@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path

@@ -72,7 +72,7 @@ Family = Callable[[Tensor, Tensor], Derivatives]
 
 
 def weigh(rows: Derivatives, weights: Tensor) -> Derivatives:
-    """Derivatives times the weight of each row [..., n]; a row of weight 0 counts nothing, whatever its numbers are."""
+    """Derivatives times the weight of each row [..., n]; of weight 0 they are 0."""
     return Derivatives(
         rows.loglik * weights,
         rows.gradient * weights[..., None],
@@ -171,6 +171,15 @@ def rows_of_one_output(
         None if weights is None else weights.detach().double().numpy(),
         BLOCK,
     )
+
+
+def _problems(parameters: Tensor, weights: Tensor | None) -> torch.Size:
+    """The leading dimensions of problems with parameters [..., P] and weights of rows [..., n] or [n]."""
+    if weights is None:
+        return parameters.shape[:-1]
+    # That of torch imports a quarter of a second's worth of modules.
+    shape = np.broadcast_shapes(parameters.shape[:-1], weights.shape[:-1])
+    return torch.Size(shape)
 
 
 def _flat(weights: Tensor | None, leading: torch.Size) -> Tensor | None:
@@ -283,7 +292,7 @@ def moments(
         labels: [n, ...], as the family reads them.
         family: see `FAMILIES`.
         outputs: C.
-        weights: of rows [..., n], 0 for a row that is left out; None: 1 each.
+        weights: of rows [..., n] or [n], 0 for a row that is left out; None: 1 each.
         shared: see `positions`; as the family says.
 
     >>> rows = torch.tensor([[1.0], [3.0]])
@@ -291,18 +300,18 @@ def moments(
     >>> m.gradient.tolist(), m.curvature.tolist()
     ([3.0, 1.0], [[10.0, 4.0], [4.0, 2.0]])
     """
-    theta, inputs = theta.double(), inputs.double()
-    leading = theta.shape[:-1]
+    inputs, size = inputs.double(), theta.shape[-1]
+    leading = _problems(theta, weights)
+    theta = theta.double().expand(*leading, size)
     of_one = rows_of_one_output(
         inputs, labels, family, outputs, _flat(weights, leading)
     )
     if of_one is not None:
-        at = theta.detach().reshape(-1, theta.shape[-1]).numpy()
+        at = theta.detach().reshape(-1, size).numpy()
         with np.errstate(all="ignore"):
             return _unflatten(of_one.look(at), leading)
     shared = shared or shares_slopes(family)
     n, columns = inputs.shape
-    size = theta.shape[-1]
     table = _table(theta, columns, outputs, shared)
 
     at_once = max(BLOCK // (columns + 1) ** 2, 1)
@@ -378,10 +387,7 @@ def mode(
     """
     precision = precision.double()
     inputs = inputs.double()
-    leading = precision.shape[:-1]
-    if weights is not None:
-        # That of torch imports a quarter of a second's worth of modules.
-        leading = torch.Size(np.broadcast_shapes(leading, weights.shape[:-1]))
+    leading = _problems(precision, weights)
     row_weights = weights
     if scale != 1:
         if row_weights is None:

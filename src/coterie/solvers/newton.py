@@ -92,6 +92,7 @@ def climb(look: Callable[[Array], Sums], precision: Array, centre: Array) -> Sol
     return Solved(theta, sums, converged, looks)
 
 
+@np.errstate(all="ignore")  # a curvature may be singular, which is looked for
 def step(curvature: Array, gradient: Array) -> Array:
     """curvature^-1 gradient [B, P]; the shortest solution, in units of the parameters' errors, where the curvature is singular."""
     size = gradient.shape[-1]

@@ -106,7 +106,7 @@ class Rows:
         if self._weights is None:
             return rows
         weights = self._weights[..., part]
-        # A row of weight 0 counts nothing, whatever its numbers are.
+        # Those of a row of weight 0 are 0.
         return Slopes(*(values * weights for values in rows))
 
     def look(self, theta: Array) -> Sums:
