@@ -160,6 +160,28 @@ def test_without_noise_and_bound_it_is_plain_training_on_all_rows(more):
     assert torch.allclose(private.x, plain.x, rtol=1e-9, atol=1e-12)
 
 
+class BesideAThread(nn.Linear):
+    """As if another thread drew numbers while the model reads rows: once, or each time."""
+
+    def __init__(self, times):
+        super().__init__(5, 1)
+        self.times = times
+
+    def forward(self, inputs):
+        if self.times:
+            self.times -= 1
+            torch.rand(())
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize(("times", "random"), [(0, False), (2, False), (99, True)])
+def test_what_another_thread_draws_is_not_drawn_by_the_model(times, random):
+    inputs, labels = client_of(4, 1, 0)
+    rows = inputs.float(), labels
+    workspace = workspace_of(BesideAThread(times), *rows, "loop")
+    assert workspace.random == random
+
+
 @pytest.mark.parametrize("inputs", [torch.int64, torch.uint8, torch.float32])
 @pytest.mark.parametrize("clip", [None, 100.0])
 def test_a_constant_model_has_inputs_of_any_type(inputs, clip):

@@ -23,6 +23,9 @@ from coterie.base.loss import (
 from coterie.base.rng import Generator, Generators
 from coterie.base.rows import Inputs, check_plain, each_tensor, rows, tensors_by_name
 
+LOOKS = 3
+"""How often a model that seems to draw is looked at: another thread may have drawn meanwhile, as sites in one process do."""
+
 
 class LoadedModel(Protocol):
     """What is probed: a model whose tensors are views of one vector x [d + b]. `Workspace` says more of each."""
@@ -239,13 +242,20 @@ def _refuse_probabilities(loaded: LoadedModel, loss: Loss, example: Client) -> N
 
 @torch.no_grad()
 def _draws(loaded: LoadedModel, inputs: Inputs) -> bool:
-    """Return True if the model draws random numbers. Raises `InputError` if it does so from a generator that cannot be seeded."""
-    generators, start = Generators.now(loaded.generators), loaded.x.clone()
-    outputs = loaded.model(inputs)
-    drawn = generators.differ()
-    generators.restore()
-    loaded.load(start)
-    loaded.restart_counters()
+    """Return True if the model draws random numbers, which it then does each time.
+
+    Raises `InputError` if it does so from a generator that cannot be seeded.
+    """
+    start, drawn = loaded.x.clone(), True
+    for _ in range(LOOKS):
+        generators = Generators.now(loaded.generators)
+        outputs = loaded.model(inputs)
+        drawn = generators.differ()
+        generators.restore()
+        loaded.load(start)
+        loaded.restart_counters()
+        if not drawn:
+            break
     require(
         torch.allclose(outputs, loaded.model(inputs), equal_nan=True),
         "the model gives other outputs when it reads the same rows again with the same seed, so no run could be repeated; "
