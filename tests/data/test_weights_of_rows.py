@@ -275,6 +275,33 @@ def test_statistics_of_rows_take_weights(seed):
 
 @FEW
 @given(SEEDS)
+@example(0)  # no case weighs anything
+def test_a_row_that_weighs_nothing_is_as_if_it_were_not_there(seed):
+    rng = np.random.default_rng(seed)
+    n = 12
+    numbers, folds, scores = np.arange(n), np.arange(n) % 2, rng.normal(size=n)
+    labels = (rng.random(n) < 0.3).astype(int)
+    weights = rng.uniform(0.5, 2, n) * (rng.random(n) < 0.6)
+    if seed == 0:
+        weights = weights * (labels == 0)
+    weighs = weights > 0
+    for influence, values in (
+        (mean_influence, (scores,)),
+        (auc_influence, (scores, labels, folds)),
+    ):
+        found = influence(numbers, *values, weights=weights)
+        columns = [column[weighs] for column in values]
+        among = influence(numbers[weighs], *columns, weights=weights[weighs])
+        assert (found is None) == (among is None)
+        if found is None:
+            continue
+        np.testing.assert_allclose(found.metric, among.metric)
+        np.testing.assert_allclose(found.values[weighs], among.values)
+        assert not found.values[~weighs].any()
+
+
+@FEW
+@given(SEEDS)
 def test_metrics_of_weighted_rows_stay_within_their_bounds(seed):
     """What is exactly right is 1 and no more, in whatever order weights are summed."""
     rng = np.random.default_rng(seed)
@@ -587,6 +614,23 @@ def test_weights_that_are_too_uneven_get_no_word(tmp_path):
     assert verdict.kind == "too few rows to tell"
     assert "too uneven" in verdict.reason
     assert "too uneven" not in comparison.verdict("west").reason
+
+
+def test_a_client_whose_cases_weigh_nothing_has_a_report(tmp_path):
+    folder = write(tmp_path / "t")
+    east = frames()["east"]
+    east.loc[east["died"] == east["died"].max(), "w"] = 0.0
+    east.to_csv(folder / "east.csv", index=False)
+    data = {"folder": str(folder), "label": "died", "weights": "w"}
+    data["split"] = {"folds": 2}
+    comparison = ct.compare(
+        ["local", "partial"], data, rounds=2, seeds=1, folder=tmp_path / "out"
+    )
+    rows = comparison.results.comparisons.outcomes.rows("local", "east")[0]
+    assert (rows.weights > 0).all()
+    assert np.unique(rows.labels).size == 1
+    verdict = comparison.verdict("east")
+    assert verdict.reason in comparison.report().read_text(encoding="utf-8")
 
 
 @pytest.mark.in_turn

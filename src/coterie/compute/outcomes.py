@@ -335,13 +335,13 @@ def mean_influence(
 ) -> Influence:
     """Return the influence of rows on the mean of `values` [R], such as losses. Infinite errors below two rows, or patients.
 
-    With weights [R] it is the mean by them, and its variance n / (n - 1) sum (w / sum w)^2 (value - mean)^2.
+    With weights [R] it is the mean by them, and its variance n / (n - 1) sum (w / sum w)^2 (value - mean)^2 over the n rows that
+    weigh something.
     """
     losses = np.asarray(values, dtype=float)
-    patients = count_distinct(numbers)
     return Influence(
         numbers,
-        _centre(losses, weights) * _cluster_factor(patients, len(losses)),
+        _centre(losses, weights) * _cluster_factor(numbers[_weighs(losses, weights)]),
         count_effective(numbers, weights),
         float(np.average(losses, weights=weights)),
     )
@@ -370,13 +370,14 @@ def auc_influence(
     present against the rest. None if only one class is present.
 
     With `folds` [R] a row is placed among those of its own fold; folds with one class alone are left out. With weights [R] a pair
-    counts the product of both.
+    counts the product of both, and a row that weighs nothing is as if it were not there.
     """
     table, classes = (
         np.asarray(scores, dtype=float).reshape(len(numbers), -1),
         np.asarray(labels),
     )
-    present = np.unique(classes)
+    weighs = _weighs(classes, weights)
+    present = np.unique(classes[weighs])
     if len(present) < 2:
         return None
     columns = (
@@ -390,9 +391,8 @@ def auc_influence(
     parts = [
         _delong(column, classes == c, fold, weights) for c, column in columns.items()
     ]
-    values = np.mean([values for values, _ in parts], axis=0) * _cluster_factor(
-        count_distinct(numbers), len(numbers)
-    )
+    factor = _cluster_factor(numbers[weighs])
+    values = factor * np.mean([values for values, _ in parts], axis=0)
     fewest = min(count_effective(numbers, weights, classes == c) for c in present)
     return Influence(
         numbers, values, fewest, float(np.mean([area for _, area in parts]))
@@ -425,7 +425,7 @@ def _delong(
                 ) + np.searchsorted(ordered, scores[members], "right")
                 placement[members] = below / (2 * len(ordered))
     result, areas = np.zeros(len(scores)), []
-    placed = np.isfinite(placement)
+    placed = np.isfinite(placement) & _weighs(placement, weights)
     for members, sign in ((~positive & placed, -1), (positive & placed, 1)):
         own = None if weights is None else weights[members]
         result[members] = sign * _centre(placement[members], own)
@@ -450,11 +450,18 @@ def _weighted_places(scores: Vector, opposite: Vector, weights: Vector) -> Vecto
     return np.asarray((below + up_to) / (2 * total))
 
 
+def _weighs(rows: NDArray[Any], weights: Vector | None) -> NDArray[np.bool_]:
+    """Which rows [n] weigh something."""
+    if weights is None:
+        return np.full(len(rows), True)
+    return np.asarray(weights > 0)
+
+
 def _centre(values: Vector, weights: Vector | None = None) -> Vector:
     """(v - mean) / sqrt(n (n - 1)): the sum of squares is its variance; with weights sqrt(n / (n - 1)) w (v - mean) / sum w."""
-    count = len(values)
+    count = int(_weighs(values, weights).sum())
     if count < 2:
-        return np.full(count, math.inf)
+        return np.full(len(values), math.inf)
     if weights is not None:
         shares = weights / weights.sum()
         centred = values - shares @ values
@@ -464,13 +471,12 @@ def _centre(values: Vector, weights: Vector | None = None) -> Vector:
     )
 
 
-def _cluster_factor(patients: int, rows: int) -> float:
-    """Return what turns `_centre` of rows into that of patients who have several: sums with P - 1 degrees of freedom, not n - 1."""
-    return (
-        math.sqrt(patients / (patients - 1) * (rows - 1) / rows)
-        if 1 < patients < rows
-        else 1.0
-    )
+def _cluster_factor(numbers: NDArray[np.int64]) -> float:
+    """Return what turns `_centre` of rows into that of patients [n] who have several: sums with P - 1 degrees of freedom, not n - 1."""
+    patients, rows = count_distinct(numbers), len(numbers)
+    if not 1 < patients < rows:
+        return 1.0
+    return math.sqrt(patients / (patients - 1) * (rows - 1) / rows)
 
 
 def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None:

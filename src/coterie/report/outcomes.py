@@ -127,6 +127,10 @@ class Outcomes:
         places = zip(clients, offsets[:-1], offsets[1:], thresholds, strict=True)
         for client, low, high, threshold in places:
             own = {name: tensor[low:high] for name, tensor in tensors.items()}
+            if "weights" in own:
+                # A row that weighs nothing is in no statistic, and alone of its class it would have none.
+                weighs = own["weights"] > 0
+                own = {name: tensor[weighs] for name, tensor in own.items()}
             by_client[client] = Rows(
                 own["numbers"],
                 own["loss"],
