@@ -104,6 +104,11 @@ def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):
             '[engine]\nprecision = "bf16"\n[deploy]\n',
             "precision is for one machine",
         ),
+        (
+            'name = "fedavg"',
+            'name = "fedavg"\nseeds = 1',
+            "seeds of method 'fedavg' is for one machine",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_one_sentence(tmp_path, capsys, old, new, said):

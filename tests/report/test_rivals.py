@@ -14,7 +14,6 @@ import pytest
 from safetensors.numpy import load_file
 
 import coterie as ct
-from coterie.base.files import read_toml
 from coterie.cli.main import main
 from coterie.compute.boosted import losses_of_classes, losses_of_numbers
 from coterie.report.card import card
@@ -22,9 +21,7 @@ from coterie.report.evidence import Statement
 from coterie.report.results import Results
 from coterie.report.verdicts import STRENGTH, fit_yourself, judge, verdict
 from coterie.report.words import tell
-from coterie.run.experiment import Experiment
 from coterie.study import rivals
-from coterie.study.sweep import run_experiment
 
 sklearn = pytest.importorskip("sklearn.ensemble")
 threadpoolctl = pytest.importorskip("threadpoolctl")  # comes with scikit-learn
@@ -225,37 +222,6 @@ def test_trees_are_fitted_in_the_first_repeats_and_compared_on_these(
     gain = results.comparisons.gain("fedavg", "a", "loss", "boosted")
     assert gain.estimate == pytest.approx(-of_two.mean())
     assert len(outcomes.gaps("fedavg", "local", "a", "loss", (0, 1, 2))) == 3
-
-
-def test_a_method_of_fewer_repeats_is_compared_on_these(tmp_path: Path) -> None:
-    data, folder = table(tmp_path), tmp_path / "run"
-    split = data.pop("split")
-    tables: dict[str, Any] = {
-        "data": data,
-        "split": split,
-        "model": {"name": "logistic"},
-        "methods": [
-            {"name": "local"},
-            {"name": "partial"},
-            {"name": "fedavg", "seeds": 2},
-        ],
-        "run": {"seeds": 3, "rounds": 2, "rivals": ["linear"]},
-    }
-    run_experiment(Experiment.from_tables(tables, "test"), folder)
-    results = Results.load(folder)
-    outcomes = results.comparisons.outcomes
-    assert [*outcomes.rows("fedavg", "a")] == [0, 1]
-    assert [*outcomes.rows("partial", "a")] == [0, 1, 2]
-    gaps = outcomes.gaps("fedavg", "local", "a", "loss", (0, 1))
-    gain = results.comparisons.gain("fedavg", "a", "loss")
-    assert gain.estimate == pytest.approx(-gaps.mean())
-    assert any("fedavg: the first 2 of 3 repeats" in note for note in results.notes)
-    assert results.seeds_wanted("fedavg") == results.seed_count("fedavg") == 2
-    again = Experiment.from_tables(read_toml(folder / "experiment.toml"), "test")
-    assert [entry.seeds for entry in again.methods] == [None, None, 2]
-    tables["methods"][2]["seeds"] = 0
-    with pytest.raises(ct.InputError, match="seeds"):
-        Experiment.from_tables(tables, "test")
 
 
 @pytest.mark.in_turn

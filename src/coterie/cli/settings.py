@@ -299,7 +299,7 @@ def _is_of_method(key_path: str) -> bool:
 
     fields = {
         key for option in options_of(METHODS.find("local")) for key in option.keys
-    }
+    } | {"seeds"}  # of any method
     return key_path.partition(".")[0] in fields
 
 

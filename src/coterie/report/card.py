@@ -157,7 +157,7 @@ def _expectation(
     results: Results, client: str, method: str, threshold: float | None
 ) -> list[str]:
     lines = ["## What to expect", ""]
-    seeds = count(len(results.seeds), "seed")
+    seeds = count(results.seed_count(method), "seed")
     lines.append(
         f"These numbers come from the comparison, not from this model: over {seeds}, models of {printable(method)} were trained without"
         f" the {results.split} rows and judged on them. This model was trained on these, too, so nothing is left to judge it by."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from coterie.base.spelling import count
 from coterie.report.history import Vector
 from coterie.report.results import Results
 from coterie.report.statistics import deviation
@@ -116,15 +118,21 @@ def client_row(
     """One client (None: the mean over all) under every method and, with `constant`, under a prediction without any model."""
     best_of = max if results.higher_is_better(metric) else min
     cells = [_cell(results, m, client, metric) for m in results.methods]
-    choices = [c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
+    # A mean over fewer seeds may be the better one by its seeds alone.
+    ranked = [
+        not cell.quiet and method not in results.of_fewer_seeds
+        for method, cell in zip(results.methods, cells, strict=True)
+    ]
+    ranking = itertools.compress(cells, ranked)
+    choices = [cell.mean for cell in ranking if math.isfinite(cell.mean)]
     size = results.magnitude.get(metric)
     top: str | None = None
     if len(choices) > 1:  # among fewer there is no best one
         top = number(best_of(choices), size)
     marked = []
-    for cell in cells:
+    for cell, is_ranked in zip(cells, ranked, strict=True):
         # Cells that print as the best one share its mark.
-        is_best = not cell.quiet and number(cell.mean, size) == top
+        is_best = is_ranked and number(cell.mean, size) == top
         marked.append(cell._replace(best=is_best, size=size))
     if not constant:
         return tuple(marked)
@@ -194,12 +202,17 @@ def budget(results: Results) -> tuple[Cell, ...]:
     return tuple(cells)
 
 
+def repeats_in_words(results: Results) -> str:
+    """Over which seeds means are, such as "3 seeds"; some methods may have fewer."""
+    every = len(results.seeds)
+    if results.of_fewer_seeds:
+        return f"the seeds of a method, at most {every}"
+    return count(every, "seed")
+
+
 def _title(results: Results, metric: str) -> str:
     direction = "higher" if results.higher_is_better(metric) else "lower"
-    seeds = len(results.seeds)
     repeats = "one seed"
-    if seeds > 1:
-        repeats = f"mean ± std over {seeds} seeds"
-    if any(results.seeds_wanted(method) < seeds for method in results.methods):
-        repeats = f"mean ± std over the seeds of a method, at most {seeds}"
+    if len(results.seeds) > 1:
+        repeats = f"mean ± std over {repeats_in_words(results)}"
     return f"{results.metric_title(metric)} on {results.split} rows ({direction} is better; {repeats})"

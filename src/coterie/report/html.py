@@ -27,7 +27,7 @@ from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
 from coterie.report.followup import groups_of, horizon_of
 from coterie.report.forecasts import Forecast, forecasts
-from coterie.report.grids import budget, grid
+from coterie.report.grids import budget, grid, repeats_in_words
 from coterie.report.hazard_ratios import table_of_ratios
 from coterie.report.history import Vector
 from coterie.report.outside import first_outside_words
@@ -184,6 +184,8 @@ def _context(results: Results) -> dict[str, Any]:
             "base": results.baseline and printable(results.baseline),
             "references": [printable(m) for m in results.references],
             "seeds": len(results.seeds),
+            "repeats": repeats_in_words(results),
+            "fewer": [printable(m) for m in results.of_fewer_seeds],
         },
         "pooled": bool(pooled),
         "positive": results.positive,

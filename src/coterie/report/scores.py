@@ -61,7 +61,7 @@ class Scores:
         clients: names, in the order of the summary.
         tables: seeds that tested rows of the same table; several of them where runs with other rows were combined.
         runs: names of the runs that were combined; empty for one run.
-        experiment, environment, notes: content of the files of these names.
+        experiment, environment, saved_notes: content of the files of these names.
         threshold: the risk of class 1 from which a row is called positive, or "validation": chosen by client and seed.
         decision_threshold: the risk at which decisions are judged; None: the prevalence at each client.
         smallest: the smallest effect of interest, as `report.evidence.SMALLEST` says.
@@ -74,7 +74,7 @@ class Scores:
     clients: tuple[str, ...]
     experiment: dict[str, Any]
     environment: dict[str, Any]
-    notes: tuple[str, ...]
+    saved_notes: tuple[str, ...]
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
     coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | str = THRESHOLD
@@ -149,7 +149,7 @@ class Scores:
             clients=tuple(dict.fromkeys(row["client"] for row in rows)),
             experiment=experiment,
             environment=environment,
-            notes=tuple(map(str, notes)),
+            saved_notes=tuple(map(str, notes)),
             cells=_cells_of(over_folds(rows), paired_rows(folder)),
             threshold=called_from,
             decision_threshold=named,
@@ -486,12 +486,32 @@ class Scores:
         entry = _entries(self.experiment).get(method, {})
         return min(int(entry.get("seeds", wanted)), wanted)
 
-    def seed_count(self, method: str) -> int:
-        """Number of seeds for which this method has results."""
+    @property
+    def of_fewer_seeds(self) -> list[str]:
+        """Methods that were to run with some of the seeds alone, whose means are over these."""
+        every = len(self.seeds)
+        return [m for m in self.methods if self.seeds_wanted(m) < every]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what is unusual: those that the run has saved, and which methods have fewer seeds."""
+        every = len(self.seeds)
+        fewer = [
+            f"{method}: {self.seeds_wanted(method)} of {every} repeats, on which it is compared"
+            for method in self.of_fewer_seeds
+        ]
+        return (*self.saved_notes, *fewer)
+
+    def seeds_of(self, method: str) -> set[int]:
+        """The seeds for which this method has results."""
         seeds: set[int] = set()
         for client in self.clients:
             seeds |= set(self.cells.get((method, client, self.split), {}))
-        return len(seeds)
+        return seeds
+
+    def seed_count(self, method: str) -> int:
+        """Number of seeds for which this method has results."""
+        return len(self.seeds_of(method))
 
     def find_client(self, name: str) -> str:
         """The client of this name, as `called` finds it. Raises `InputError` if there is none."""

@@ -278,6 +278,8 @@ def _legend_of_marks(results: Results, colour: bool) -> str:
         best, worse, better = "bold: best", "▼", "▲"
     if results.references:
         best += f" ({listing(results.references)} left out)"
+    if results.of_fewer_seeds:
+        best += f" ({listing(results.of_fewer_seeds)} left out: fewer seeds)"
     parts = [best]
     if results.baseline and len(results.seeds) > 1:
         parts += [f"{worse} worse than {results.baseline}", f"{better} better"]

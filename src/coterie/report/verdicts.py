@@ -149,10 +149,12 @@ def verdict(results: Results, client: str) -> Verdict:
         )
     if not methods:
         return Verdict("no verdict", "no federated method has a result here")
-    if not compared.enough_seeds:
+    alone = results.seeds_of(results.baseline)
+    # A method may have fewer seeds than the run.
+    common = max(len(alone & results.seeds_of(method)) for method in methods)
+    if not compared.folds and common < FEWEST_SEEDS:
         return Verdict(
-            "no verdict",
-            f"{count(len(results.seeds), 'seed')}; a verdict needs {FEWEST_SEEDS}",
+            "no verdict", f"{count(common, 'seed')}; a verdict needs {FEWEST_SEEDS}"
         )
     spoken = speaker(results, client)
     if spoken is not None:

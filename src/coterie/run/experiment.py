@@ -395,12 +395,7 @@ class Experiment:
             sentences.append(self._privacy_note(self.privacy))
         if self.run.secure is not None:
             sentences.append(self._secure_note(self.run.secure))
-        repeats = len(self.run.seeds)
         for entry in self.methods:
-            if entry.seeds is not None and entry.seeds < repeats:
-                sentences.append(
-                    f"{entry.label}: the first {entry.seeds} of {repeats} repeats, on which it is compared"
-                )
             if entry.personalise is not None and entry.personalise.chooses:
                 sentences.append(
                     f"{entry.label}: validation rows choose how each client tunes its model, so it was not trained on them"

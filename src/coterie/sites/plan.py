@@ -224,6 +224,11 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
         raise InputError(
             f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan"
         )
+    shorter = next((m.label for m in experiment.methods if m.seeds is not None), None)
+    if shorter is not None:
+        raise InputError(
+            f"{path}: seeds of method {shorter!r} is for one machine; drop it from a plan, where [run] seeds are those of all methods"
+        )
     _check_filters(experiment, path)
     _check_privacy(experiment, path)
     _check_form(experiment, path)

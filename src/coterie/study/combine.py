@@ -171,13 +171,14 @@ def _as_table(value: Any) -> dict[str, Any]:
 
 
 def _methods_by_label(results: Results) -> dict[str, Any]:
-    """The entry of each method, without the weight decays that the run chose itself by its own validation rows."""
+    """The entry of each method, without its seeds and the weight decays that the run chose itself by its own validation rows."""
     chosen = chosen_penalties(results.folder)
     tables = {}
-    for entry in results.experiment.get("methods", []):
-        label = entry.get("label")
+    for saved in results.experiment.get("methods", []):
+        label = saved.get("label")
+        entry = {key: value for key, value in saved.items() if key != "seeds"}
         if label in chosen:
-            entry = {**entry, "local": dict(entry.get("local", {}))}
+            entry["local"] = dict(entry.get("local", {}))
             entry["local"].pop("weight_decay", None)
             entry.pop("weight_decays", None)
         tables[f"methods.{label}"] = entry
@@ -352,6 +353,11 @@ def _write(
     every_seed = list(itertools.chain(*(of_run.values() for of_run in seeds)))
     experiment = read_toml(results[0].folder / "experiment.toml")
     experiment["run"]["seeds"] = every_seed
+    for entry in experiment["methods"]:
+        # As many as all runs together were to have.
+        wanted = sum(run.seeds_wanted(entry["label"]) for run in results)
+        if wanted < len(every_seed):
+            entry["seeds"] = wanted
     write_atomically(
         place / "experiment.toml",
         lambda p: p.write_text(tomli_w.dumps(experiment), encoding="utf-8"),
@@ -365,7 +371,7 @@ def _write(
         name = str(run.folder)
         runs.append({"run": name, "table": table, "seeds": [*of_run.values()]})
         environments[name] = run.environment
-        notes += run.notes
+        notes += run.saved_notes
         for file in rows:
             rows[file] += _json_rows(run.folder / file, of_run)
         recipes |= _recipes_of(run.folder, of_run)

@@ -274,7 +274,7 @@ def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
 
 
 def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
-    """Raise `InputError` if what was saved is of other settings. Methods and seeds may be added."""
+    """Raise `InputError` if what was saved is of other settings. Methods and seeds may be added, also to one method."""
     saved = read_folder_experiment(folder, experiment)
     saved_tables, tables = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
@@ -300,14 +300,18 @@ def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
             raise InputError(
                 f"{folder} has results of {label!r}, which is not among the methods now; {cure}"
             )
-        differ = sorted(
-            k
-            for k in {*method, *methods[label]}
-            if method.get(k) != methods[label].get(k)
-        )
+        # A method may have more seeds than before, as the run itself.
+        compared = {*method, *methods[label]} - {"seeds"}
+        differ = sorted(k for k in compared if method.get(k) != methods[label].get(k))
         if differ:
             raise InputError(
                 f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}"
+            )
+        had = method.get("seeds", len(saved.run.seeds))
+        has = methods[label].get("seeds", len(experiment.run.seeds))
+        if has < had:
+            raise InputError(
+                f"{folder} was made with {had} seeds of {label!r}, not {has}; add --set {label}.seeds={had}, or choose another --out"
             )
     missing = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
     if missing:
