@@ -272,11 +272,12 @@ class Timed(NamedTuple):
 class Map:
     """Which tests reach a line, and how long they take: what was measured, by test file.
 
-    Lines are kept by their text, so that a line that only moved keeps its tests.
+    Lines are kept by their text, so that a line that only moved keeps its tests. Tests of `left_out` reach none.
     """
 
     def __init__(self, files: Mapping[str, Any]) -> None:
         self.files = dict(files)
+        self.left_out: set[str] = set()
 
     def reaching(self, file: str, texts: Collection[str]) -> list[Timed]:
         """The tests that run one of these lines of a file of src/coterie, in the order in which they are to run."""
@@ -285,7 +286,7 @@ class Map:
             lines = measured["lines"].get(file, {})
             numbers = {number for text in texts for number in lines.get(text, ())}
             found += [Timed(*measured["tests"][number]) for number in numbers]
-        return in_turn(found)
+        return self._that_count(found)
 
     def beside(self, file: str) -> list[Timed]:
         """All tests of those files of tests that reach a file of src/coterie, in the order in which they are to run."""
@@ -293,7 +294,10 @@ class Map:
         for measured in self.files.values():
             if file in measured["lines"]:
                 found += [Timed(*test) for test in measured["tests"]]
-        return in_turn(found)
+        return self._that_count(found)
+
+    def _that_count(self, tests: Iterable[Timed]) -> list[Timed]:
+        return in_turn(test for test in tests if test.name not in self.left_out)
 
     def breadth(self, test_file: str) -> int:
         """How many lines of src/coterie the tests of a file run."""
@@ -646,27 +650,36 @@ def _key(mutant: RoomMutant) -> tuple[str, str, str]:
 def _hunt(
     mutants: Sequence[RoomMutant], jobs: int, reach: Map
 ) -> tuple[list[RoomMutant], list[RoomMutant]]:
-    """The mutants that no test noticed, and the others. A test that fails without any mutant has noticed none."""
+    """The mutants that no test noticed, and the others.
+
+    A test that fails without any mutant has noticed none, as one of the examples, which are not in the copy: what it killed
+    is judged again without it.
+    """
     survivors: list[RoomMutant] = []
-    killer_of: dict[RoomMutant, str] = {}
+    killed: list[RoomMutant] = []
+    left = list(mutants)
     with tempfile.TemporaryDirectory() as folder:
         trees = [
             Tree(Path(folder, str(k)).resolve())
             for k in range(min(jobs, len(mutants)) or 1)
         ]
-        found = judged(mutants, trees, lambda tree, mutant: judge(tree, mutant, reach))
-        for mutant, verdict, seconds in found:
-            killer = verdict.killer.rpartition("::")[2]
-            print(f"{verdict.word:<8} {seconds:4.0f} s  {mutant}  {killer}", flush=True)
-            if verdict.word == "killed":
-                killer_of[mutant] = verdict.killer
-            else:
-                survivors.append(mutant)
-        innocent = failing_anyway(trees[0], killer_of.values())
-    for name in innocent:
-        print(f"{name} fails without any mutant, and so killed nobody")
-    killed = [mutant for mutant, name in killer_of.items() if name not in innocent]
-    survivors += [mutant for mutant in killer_of if mutant not in killed]
+        while left:
+            killer_of: dict[RoomMutant, str] = {}
+            found = judged(left, trees, lambda tree, mutant: judge(tree, mutant, reach))
+            for mutant, verdict, seconds in found:
+                killer = verdict.killer.rpartition("::")[2]
+                line = f"{verdict.word:<8} {seconds:4.0f} s  {mutant}  {killer}"
+                print(line, flush=True)
+                if verdict.word == "killed":
+                    killer_of[mutant] = verdict.killer
+                else:
+                    survivors.append(mutant)
+            innocent = failing_anyway(trees[0], killer_of.values())
+            for name in innocent:
+                print(f"{name} fails without any mutant, and so killed nobody")
+                reach.left_out.add(name.partition("[")[0])
+            left = [one for one, name in killer_of.items() if name in innocent]
+            killed += [one for one in killer_of if one not in left]
     return survivors, killed
 
 

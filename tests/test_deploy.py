@@ -136,6 +136,10 @@ def test_hospitals_are_exported_as_they_are(tmp_path, capsys):
         ).read_text().split() == path.read_text().split()
     assert main(["data", "heart-disease", "--export", str(tmp_path / "files")]) == 2
     assert "exists already" in capsys.readouterr().err
+    for named in (["digits"], []):
+        assert main(["data", *named, "--export", str(tmp_path / "others")]) == 2
+        assert "only heart-disease can be exported" in capsys.readouterr().err
+        assert not (tmp_path / "others").exists()
 
 
 def test_rows_for_a_server_are_taken_out_of_the_hospitals_files(tmp_path):

@@ -581,6 +581,7 @@ def test_boosted_trees_do_not_depend_on_the_unit_of_weights(kind):
         labels, losses_of = (labels > 0).astype(np.int64), losses_of_classes
     tested = (inputs[:90], labels[:90])
     ours = losses_of(inputs, labels, *tested, weights)
+    assert not np.allclose(ours, losses_of(inputs, labels, *tested))
     for unit in (1e-3, 1e3):
         theirs = losses_of(inputs, labels, *tested, unit * weights)
         np.testing.assert_allclose(ours, theirs, atol=1e-9)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -500,6 +502,34 @@ def test_a_round_that_does_not_fit_into_memory_is_refused_with_the_cure():
     ):
         with pytest.raises(RunError, match=sentence):
             forecast(method, **options).check(available)
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("method", [FedAvg(LOCAL), Median(LOCAL)])
+def test_each_cure_that_is_named_is_one_with_which_a_round_fits(method, workers):
+    """And none that changes less would do: memory is asked for down to what no setting saves."""
+    size, clients = 10**7, 64
+    usual = {"size": size, "clients": clients, "workers": workers}
+    tried = set()
+    for share in range(1, 40):
+        available = forecast(method, **usual).bytes * (40 - share) // 40
+        with pytest.raises(RunError) as error:
+            forecast(method, **usual).check(available)
+        _, _, cure = str(error.value).partition("free; with ")
+        changed = dict(usual)
+        if "workers = 1" in cure:
+            changed["workers"] = 1
+        if 'kernel = "loop"' in cure:
+            changed["width"] = 0
+        per_round = re.search(r"clients_per_round = (\d+)", cure)
+        fits = forecast(method, **changed)
+        if per_round:
+            fits = dataclasses.replace(fits, per_round=int(per_round[1]))
+        if cure:
+            assert fits.bytes <= available
+            assert cure.endswith(f"it takes {fits.bytes / 1e9:.2f} GB")
+        tried.add(cure.partition(" it takes")[0])
+    assert len(tried) > 1
 
 
 def test_an_engine_says_what_the_forecast_needs():

@@ -12,6 +12,8 @@ import coterie as ct
 from coterie.base.errors import InputError
 from coterie.base.vector import Layout
 from coterie.compute.linear import solver_labels
+from coterie.compute.ridge import find_linear
+from coterie.compute.workspace import Workspace
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.minima import curvature_fits
 from coterie.solvers import glm
@@ -225,6 +227,21 @@ def test_other_labels_and_models_are_refused_in_a_sentence():
         trained(ct.Cox(), batch_norm(), 1)
     with pytest.raises(InputError, match=r"cox takes a time to event \(--time"):
         trained(ct.Cox(), regression(), 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "is_solved"),
+    [
+        (ct.Hazards(nn.Linear(3, 1), 3), True),
+        (ct.Hazards(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), 3), False),
+        (nn.Linear(3, 3), False),
+    ],
+)
+def test_alone_only_one_linear_score_of_hazards_is_solved(model, is_solved):
+    """A layer of as many numbers as intervals has slopes of its own for each of them."""
+    clients = survival().clients
+    space = Workspace(model, ct.RunSettings().row_loss(clients), clients[0])
+    assert (find_linear(space, clients) is not None) is is_solved
 
 
 def test_a_site_needs_ten_events_for_each_slope():

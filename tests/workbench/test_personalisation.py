@@ -342,6 +342,9 @@ def test_pooling_at_home_goes_as_far_as_the_rows_of_a_client_say(spread, near):
     clients = alike(spread, 300)
     problem = Problem(clients, seeded(lambda: torch.nn.Linear(2, 1), torch.float64))
     tuned = pooled_of(problem, [2.0, -1.0])
+    # Each of 300 rows and 40 validation rows of four clients is looked at once.
+    spent = tuned.summary[0]["row_gradients"]
+    assert spent - trained(problem).summary[0]["row_gradients"] == 4 * (300 + 40)
     variances = chosen(tuned, "tuning_variance")
     assert all((variance < 0.1) == near for variance in variances.values())
 

@@ -59,7 +59,7 @@ def test_clients_outside_of_the_sample_are_not_asked(monkeypatch):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"clients": ["c99"]}, "there is no client 'c99'"),
+        ({"clients": ["c99"]}, "there is no client 'c99'; did you mean 'c19'"),
         ({"clients": 21}, "21 clients of 20 cannot be drawn"),
         ({"clients": 1.5}, "a share of them in"),
         ({"parts": ["tests"]}, '"train", "validation" and "test"'),
