@@ -36,7 +36,7 @@ __all__ = ["Mutant", "declared", "mutated", "replaced"]
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS = Path("tests", "methods")
-COPIED = ("src", "tests", "benchmarks", "pyproject.toml")
+COPIED = ("src", "tests", "benchmarks", "examples", "pyproject.toml")
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["pytest", "scipy.optimize", "torch"]
