@@ -6,10 +6,11 @@ file first, 40 seconds of them at most, until one fails. A mutant that all of th
 mutant means the same. Those that mean the same are listed in `tests/equivalent.toml`, with the reason.
 
     PYTHONPATH=tests python -m room_mutants report [--number 40] [--seed 20261129] [--jobs N] [--only PLACE]
-    PYTHONPATH=tests python -m room_mutants --map [TESTS ...]
+    PYTHONPATH=tests python -m room_mutants --map [--in-turn] [TESTS ...]
+    PYTHONPATH=tests python -m room_mutants report --again FILE
 
 The map (`.mutants/map.json`) is made of the whole fast suite, or with `--map` of some tests, which are added to it. A test
-that it names runs with all its cases, also with those in turn.
+that it names runs with all its cases, also with those in turn; of tests that are in turn whole it knows with `--in-turn` alone.
 Test files of its folders that have changed or come since are measured again before a run.
 """
 
@@ -353,7 +354,7 @@ patch = _exit, fork
 # `_exit` and `fork`: the jobs of a run are forks that end by os._exit, and what they reach counts.
 
 
-def measure(tests: Sequence[str]) -> Map:
+def measure(tests: Sequence[str], in_turn: str = "none") -> Map:
     """Run tests under coverage and put which of them reaches which line into the map."""
     import coverage
 
@@ -363,7 +364,7 @@ def measure(tests: Sequence[str]) -> Map:
         settings.write_text(COVERAGE.format(source=ROOT / SOURCE, data=data))
         times = Path(folder, "times.json")
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}"]
-        command += ["-m", "pytest", "-q", "-p", "room_mutants"]
+        command += ["-m", "pytest", "-q", "-p", "room_mutants", "--in-turn", in_turn]
         command += tests
         environment = {
             **os.environ,
@@ -602,9 +603,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="with the tests of the map alone, none that have changed or come since",
     )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="FILE",
+        help="what a run of the same code printed: only what survived there is judged, by tests that have come since",
+    )
+    parser.add_argument(
+        "--in-turn",
+        action="store_true",
+        help="with --map: tests in turn, too, which take twice as long as the others",
+    )
     options = parser.parse_args(arguments)
     if options.map:
-        measure([one for one in (options.room, *options.tests) if one] or ["tests"])
+        named = [one for one in (options.room, *options.tests) if one]
+        measure(named or ["tests"], in_turn="all" if options.in_turn else "none")
         return 0
     if options.room is None:
         parser.error("name a room, such as report")
@@ -619,9 +632,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     same = equivalent()
     asked = [one for one in chosen if _key(one) not in same]
+    judged_anew = asked
     if options.only:
-        asked = [one for one in asked if options.only in str(one)]
-    survivors, killed = _hunt(asked, options.jobs, reach)
+        judged_anew = [one for one in asked if options.only in str(one)]
+    if options.again:
+        survived = set(options.again.read_text(encoding="utf-8").splitlines())
+        judged_anew = [one for one in asked if f"SURVIVED {one}" in survived]
+    survivors, killed = _hunt(judged_anew, options.jobs, reach)
+    if options.again:
+        killed = [one for one in asked if one not in survivors]
     for mutant in survivors:
         print(f"SURVIVED {mutant}")
     counts = {

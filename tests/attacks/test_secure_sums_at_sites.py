@@ -210,6 +210,18 @@ def test_a_repeat_is_masked_among_the_same_peers_and_opened_over_the_same_surviv
 
 
 @pytest.mark.promise("secure sums")
+def test_the_noise_of_a_sum_follows_from_the_keys_of_its_sites(tmp_path, kits):
+    """Other sites with the same rows add other noise, which nobody who knows the seed of the run can foresee."""
+    told = []
+    for name in "ab":
+        folder = tmp_path / name
+        folder.mkdir()
+        sums = begun(folder, kits, **NOISY)
+        told.append(sums.mean(sums.engine.x).delta)
+    assert not torch.isclose(*told).any()
+
+
+@pytest.mark.promise("secure sums")
 def test_a_sum_that_was_opened_is_opened_over_no_others(tmp_path, kits):
     sums = begun(tmp_path, kits)
     server = Server(sums, sums.engine.x)

@@ -369,6 +369,16 @@ def test_pooling_at_home_needs_no_validation_rows_and_trains_on_them():
     assert all(torch.equal(one[name], two[name]) for name in "abcd")
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"clients_per_round": 99}, {"metrics": ("acuracy",)}]
+)
+def test_settings_that_no_run_could_have_are_refused_before_any_tuning(wrong):
+    problem = logistic()
+    run, settings = trained(problem), ct.RunSettings(**wrong)
+    with pytest.raises(InputError, match="must be between 1 and|did you mean"):
+        personalise(run, problem.clients, "bias", settings=settings)
+
+
 def test_pooling_at_home_is_for_linear_models():
     problem = PROBLEMS["dropout"]()
     with pytest.raises(InputError, match="not one linear layer with bias"):
