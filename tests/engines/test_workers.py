@@ -504,6 +504,19 @@ def test_a_round_that_does_not_fit_into_memory_is_refused_with_the_cure():
             forecast(method, **options).check(available)
 
 
+def test_memory_is_named_from_a_tenth_of_a_gigabyte_on():
+    """Beside what stays with a process; six vectors of four bytes a number are held here."""
+    for size, is_named in ((4 * 10**6, False), (45 * 10**5, True)):
+        said = forecast(FedAvg(LOCAL), size=size, width=0).check(available=None)
+        assert (said is not None) == is_named
+
+
+def test_a_small_run_is_not_refused_whatever_memory_is_free(monkeypatch):
+    monkeypatch.setattr("coterie.run.memory_forecast.free_bytes", lambda device: 0)
+    problem = logistic()
+    assert fit(FedAvg(LOCAL), problem.clients, problem.model, 1).rounds == 1
+
+
 @pytest.mark.parametrize("workers", [1, 8])
 @pytest.mark.parametrize("method", [FedAvg(LOCAL), Median(LOCAL)])
 def test_each_cure_that_is_named_is_one_with_which_a_round_fits(method, workers):

@@ -447,6 +447,28 @@ def test_where_a_model_is_not_solved_for_it_takes_steps(case):
     assert all(torch.equal(stepped[name], long[name]) for name in ROWS)
 
 
+def test_each_row_counts_once_for_each_model_that_is_fitted_to_it():
+    """Of every ridge one without each inner fold, and the one that is kept."""
+    run = ct.fit(Local(), clients(), model("binary"), rounds=1)
+    fits = len(PENALTIES) * (ridge.INNER_FOLDS - 1) + 1
+    assert run.summary[0]["row_gradients"] == sum(ROWS.values()) * fits
+
+
+def test_clients_that_end_together_need_not_be_neighbours():
+    """In a kernel models that have made their last step are written at once; here every second client has."""
+    sizes = dict(zip("abcd", (10, 25, 10, 25), strict=True))
+    data = Clients([Client(n, rows(size, "binary", 1)) for n, size in sizes.items()])
+    local = ct.LocalSGD(lr=0.1, steps=ct.Epochs(1), batch_size=5)
+    one, two = (
+        ct.fit(
+            Local(local, exact=False), data, model("binary"), rounds=1, engine=engine
+        ).models
+        for engine in (InProcess(kernel="loop"), InProcess())
+    )
+    for name in sizes:
+        torch.testing.assert_close(one[name], two[name])
+
+
 def test_a_model_of_many_parameters_takes_steps():
     wide = Clients([Client("a", Part(torch.randn(20, 600), torch.arange(20) % 2))])
     for columns, outputs, known in ((600, 1, False), (D, 1, True)):

@@ -375,7 +375,7 @@ def test_pooling_at_home_needs_no_validation_rows_and_trains_on_them():
 def test_settings_that_no_run_could_have_are_refused_before_any_tuning(wrong):
     problem = logistic()
     run, settings = trained(problem), ct.RunSettings(**wrong)
-    with pytest.raises(InputError, match="must be between 1 and|did you mean"):
+    with pytest.raises(InputError, match=r"must be between 1 and|did you mean"):
         personalise(run, problem.clients, "bias", settings=settings)
 
 
