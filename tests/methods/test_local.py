@@ -461,7 +461,7 @@ def test_clients_that_end_together_need_not_be_neighbours():
     local = ct.LocalSGD(lr=0.1, steps=ct.Epochs(1), batch_size=5)
     one, two = (
         ct.fit(
-            Local(local, exact=False), data, model("binary"), rounds=1, engine=engine
+            Local(local, exact=False), data, "logistic", rounds=1, engine=engine
         ).models
         for engine in (InProcess(kernel="loop"), InProcess())
     )
