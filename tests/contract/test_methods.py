@@ -903,7 +903,7 @@ def test_summary_has_a_row_per_client_and_split_with_the_models_own_numbers(case
 @first_of_a_family
 def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp_path):
     if is_exempt(case, "diverges"):
-        pytest.skip(method_of(case).exempt["diverges"])
+        pytest.skip(f"the method declares: {method_of(case).exempt['diverges']}")
     problem, done = regression(torch.float32), []
     local = LocalSGD(lr=1e15, steps=Steps(1), batch_size=None)
     with pytest.raises(RunError, match=r"^round \d") as caught:
