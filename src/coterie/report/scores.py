@@ -486,7 +486,7 @@ class Scores:
         entry = _entries(self.experiment).get(method, {})
         return min(int(entry.get("seeds", wanted)), wanted)
 
-    @property
+    @cached_property
     def of_fewer_seeds(self) -> list[str]:
         """Methods that were to run with some of the seeds alone, whose means are over these."""
         every = len(self.seeds)
