@@ -176,13 +176,15 @@ def test_the_sum_of_steps_has_noise_once_under_keys_and_costs_what_the_curious_l
     again = sums.mean(sums.engine.x, round=2).delta
     assert not torch.equal(again, first.delta)
     assert mu_of(sums, "hungary") == pytest.approx(mu * math.sqrt(2))
+    told = [first.delta, again]
+    for number in range(3, ROUNDS + 1):
+        told.append(sums.mean(sums.engine.x, round=number).delta)
     rows = sum(sums.engine.sizes("train").values())
     grid = NoisyGrid(noise, 3, len(sums.engine.x))
-    apart = (again - first.delta) * rows / method.local.lr
-    deviation = 2**20 * grid.step * math.sqrt(4) * math.sqrt(2)
-    assert 0.5 < float(apart.std()) / deviation < 1.6
-    for number in range(3, ROUNDS + 1):
-        sums.mean(sums.engine.x, round=number)
+    deviation = 2**20 * grid.step * math.sqrt(4)
+    seen = torch.stack(told).var(dim=0).mean().sqrt() * rows / method.local.lr
+    # Keys are random: with 16 numbers of five rounds it leaves these bounds once in 50,000 runs.
+    assert 0.65 < float(seen) / deviation < 1.4
     assert epsilon_of(mu_of(sums, "hungary"), DELTA) == pytest.approx(1.0)
 
 
