@@ -71,8 +71,6 @@ def test_an_update_has_the_stated_noise_under_the_key_of_the_site(tmp_path):
     workspace.load(hospital.x)
     inputs = workspace.prepare(part.read())
     exact = -0.1 * clipped_sums(workspace, inputs, part.labels, 1.0)() / rows
-    noise = (told - exact) / (0.1 * NOISE.noise_multiplier / rows)
-    assert 0.5 < float(noise.std()) < 1.6
     # The same again is the same bytes, for nothing; another model, or key, has other noise.
     spent = Account(Path(hospital.settings.log)).mu
     assert torch.equal(ask(hospital, 1)[0], told)
@@ -81,6 +79,11 @@ def test_an_update_has_the_stated_noise_under_the_key_of_the_site(tmp_path):
     (tmp_path / "other").mkdir()
     other = hospital_of(tmp_path / "other").begin()
     assert not torch.equal(ask(other, 1)[0], told)
+    of_rounds = [told, *(ask(hospital, r)[0] for r in range(2, ROUNDS + 1))]
+    noise = (torch.stack(of_rounds) - exact) / (0.1 * NOISE.noise_multiplier / rows)
+    # Keys are random: the mean square of so many numbers leaves these bounds once in a million runs.
+    assert noise.numel() >= 45
+    assert 0.5 < float(noise.square().mean().sqrt()) < 1.6
 
 
 @pytest.mark.promise("noise by row")
