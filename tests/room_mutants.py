@@ -671,8 +671,8 @@ def _hunt(
 ) -> tuple[list[RoomMutant], list[RoomMutant]]:
     """The mutants that no test noticed, and the others.
 
-    A test that fails without any mutant has noticed none, as one of the examples, which are not in the copy: what it killed
-    is judged again without it.
+    A test that fails without any mutant has noticed none, as one of a page, which is not in the copy: what it killed is judged
+    again without it.
     """
     survivors: list[RoomMutant] = []
     killed: list[RoomMutant] = []

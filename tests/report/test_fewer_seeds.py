@@ -105,6 +105,8 @@ def test_it_may_have_more_seeds_when_a_run_goes_on(rows: str, tmp_path: Path) ->
     # Its results would be in comparisons, and not in tables.
     with pytest.raises(ct.InputError, match=r"add --set fedavg\.seeds=3, or"):
         run(rows, folder, [0, 1, 2], 1)
+    with pytest.raises(ct.InputError, match="has seed 2, which is not among the seeds"):
+        run(rows, folder, [0, 1], None)
 
 
 def test_seeds_of_two_runs_together_are_its_own(

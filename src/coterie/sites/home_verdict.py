@@ -7,14 +7,11 @@ from pathlib import Path
 
 from coterie.base.errors import InputError
 from coterie.compute.outcomes import BOOSTED, CONSTANT
-from coterie.run.files import ALL
 from coterie.sites.approval import Approved
-from coterie.sites.comparisons import Paired, baseline_of
+from coterie.sites.comparisons import Paired
 from coterie.sites.kept_outcomes import KeptOutcomes
 from coterie.sites.secret_noise import site_key
 from coterie.sites.settings import SiteSettings
-from coterie.study.layout import trainings
-from coterie.study.rivals import seeds_of_boosted
 
 _METRICS = {"loss": "log-loss", "rmse": "RMSE", "auc": "AUC", "c_index": "C"}
 _95 = 1.96
@@ -45,18 +42,11 @@ def verdict_lines(
     Raises:
         InputError: No run has ended yet.
     """
-    experiment = approved.plan.experiment
-    turns: dict[int, list[str]] = {}
-    for seed, fold in trainings(experiment):
-        if fold != ALL:
-            turns.setdefault(seed, []).append(fold)
     kept = KeptOutcomes(
         latest_run(folder),
-        turns,
+        approved.plan.experiment,
         settings.minimum_cell,
         site_key(Path(settings.log)),
-        baseline=baseline_of(experiment),
-        boosted=seeds_of_boosted(experiment),
     )
     for method, other in approved.comparisons:
         rival = {CONSTANT: "a constant prediction", BOOSTED: "boosted trees"}

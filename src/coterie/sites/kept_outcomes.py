@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,14 @@ from coterie.compute.outcomes import (
 )
 from coterie.compute.workspace import Workspace
 from coterie.contract.encoding import decode, encode
-from coterie.run.files import seed_suffix
+from coterie.run.experiment import Experiment
+from coterie.run.files import ALL, seed_suffix
 from coterie.sites.allowed import RefusedError
-from coterie.sites.comparisons import Paired
+from coterie.sites.comparisons import Paired, baseline_of
 from coterie.sites.effective import count_rows
 from coterie.sites.secret_noise import KeyedVeil
+from coterie.study.layout import trainings
+from coterie.study.rivals import seeds_of_boosted
 from coterie.study.row_outcomes import losses_of_boosted, of_rows
 
 
@@ -38,34 +41,36 @@ class KeptOutcomes:
 
     Args:
         folder: folder of the run; a file for each method, seed and fold.
-        turns: seeds of the plan, each with its folds ("" without folds); a difference is told if all of them are there.
+        experiment: of the plan, which says what is compared: a difference is told if all its seeds and folds are there, one to
+            boosted trees if all repeats are in which these are fitted. Their losses are kept beside those of the baseline.
         least: test rows, and rows of each class, under which nothing is told.
         key: key of the site.
         veil: hides what one row adds to what is told; None where the plan has no secret noise.
         now: method, seed and fold that run now, the client and its model; None where nothing can be noted.
-        baseline: label of the method that trains each client alone; losses of boosted trees are kept beside its own.
-        boosted: seeds of the repeats in which these are fitted; a difference to them is told if all of these are there.
-        fits_trees: whether they are fitted here, beside what is noted; they are not where they are no rival.
+        fits_trees: whether boosted trees are fitted to what is noted; they are not where they are no rival.
         mean_weight: of all rows of the site, by which the weights of test rows are divided; 1 where they have none.
     """
 
     def __init__(
         self,
         folder: Path,
-        turns: Mapping[int, Sequence[str]],
+        experiment: Experiment,
         least: int,
         key: bytes,
         veil: KeyedVeil | None = None,
         now: tuple[str, Clients, Workspace] | None = None,
         *,
-        baseline: str = "",
-        boosted: Sequence[int] = (),
         fits_trees: bool = False,
         mean_weight: float = 1.0,
     ) -> None:
-        self._folder, self._turns, self._least, self._now = folder, turns, least, now
+        self._folder, self._least, self._now = folder, least, now
         self._key, self._veil = key, veil
-        self._baseline, self._boosted = baseline, boosted
+        self._turns: dict[int, list[str]] = {}
+        for seed, fold in trainings(experiment):
+            if fold != ALL:
+                self._turns.setdefault(seed, []).append(fold)
+        self._baseline = baseline_of(experiment)
+        self._boosted = seeds_of_boosted(experiment)
         self._fits_trees = fits_trees
         self._mean_weight = mean_weight
 

@@ -47,7 +47,6 @@ from coterie.run.fit import share_validation
 from coterie.sites.allowed import Allowed, RefusedError, check_state
 from coterie.sites.approval import Approved, identity_beside, layers_fit
 from coterie.sites.comparisons import (
-    baseline_of,
     fits_boosted_at_sites,
     note_outcomes,
     paired_errors,
@@ -104,8 +103,7 @@ from coterie.sites.tables import (
     read_site,
     table_options,
 )
-from coterie.study.layout import trainings
-from coterie.study.rivals import seeds_of_boosted, wants_boosted
+from coterie.study.rivals import wants_boosted
 from coterie.study.row_outcomes import mean_weight
 
 _BEGINNINGS = ("open", "encode", "prepare")
@@ -791,16 +789,6 @@ class SiteRows:
             if self.shard is None
             else (self.pair, self.shard.clients, self.shard.workspace)
         )
-        turns: dict[int, list[str]] = {}
-        for seed, fold in trainings(self.experiment):
-            if fold != ALL:
-                turns.setdefault(seed, []).append(fold)
-        settings = (
-            self._folder_of(message),
-            turns,
-            self.settings.minimum_cell,
-            self._key,
-        )
         fits_trees = False
         may_fit = fits_boosted_at_sites(self.experiment) and can_fit()
         if self.shard is not None and may_fit:
@@ -809,12 +797,12 @@ class SiteRows:
         if self.approved.private or self.approved.secret:
             veil = KeyedVeil(self._key, self.approved.metric_noise)
         return KeptOutcomes(
-            *settings,
+            self._folder_of(message),
+            self.experiment,
+            self.settings.minimum_cell,
+            self._key,
             veil,
             now,
-            baseline=baseline_of(self.experiment),
-            # Also before a model is here, so that no difference is told over fewer repeats than it will have.
-            boosted=seeds_of_boosted(self.experiment),
             fits_trees=fits_trees,
             mean_weight=self._mean_weight,
         )

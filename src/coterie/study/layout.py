@@ -293,6 +293,11 @@ def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
                 raise InputError(
                     f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}"
                 )
+    missing = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
+    if missing:
+        raise InputError(
+            f"{folder} has seed {missing[0]}, which is not among the seeds now; {cure}"
+        )
     methods = {m["label"]: m for m in tables["methods"]}
     for method in saved_tables["methods"]:
         label = method["label"]
@@ -313,11 +318,6 @@ def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
             raise InputError(
                 f"{folder} was made with {had} seeds of {label!r}, not {has}; add --set {label}.seeds={had}, or choose another --out"
             )
-    missing = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
-    if missing:
-        raise InputError(
-            f"{folder} has seed {missing[0]}, which is not among the seeds now; {cure}"
-        )
 
 
 def trainings(experiment: Experiment) -> list[tuple[int, str]]:

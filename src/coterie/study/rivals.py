@@ -17,7 +17,7 @@ BOOSTED_REPEATS = 4
 """Repeats of folds in which trees are fitted, at most: one takes as long as two of the solved models.
 
 In two of them words of the demo still depended on the folds through their trees alone; from three on its words were as stable
-as with trees in six (.09 of 160 words differ in 20 reruns, with three to six)."""
+as with trees in six (in 20 reruns 9 % of them differ, with three repeats as with six)."""
 
 
 def seeds_of_boosted(experiment: Experiment) -> Sequence[int]:
